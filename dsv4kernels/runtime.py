@@ -1,0 +1,191 @@
+"""Where a kernel runs: in Triton's interpreter for CPU tensors, compiled for CUDA tensors.
+
+First module of the data flow, and the only one that knows about interpreters, machines and
+versions. A `Kernel` serves both worlds in one process, so a laptop can run a kernel on the CPU and
+compile the same kernel for a GPU it does not have.
+
+Triton decides at import, by TRITON_INTERPRET, whether its own library functions (`tl.sum`,
+`tl.cumsum`, ...) are jitted or interpreted. Here they are imported jitted, which the compiler
+needs; an interpreted launch borrows their plain Python for as long as it lasts.
+"""
+
+import contextlib
+import functools
+import platform
+import threading
+import types
+from typing import Any, NamedTuple
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError as error:
+    raise ImportError(
+        "dsv4kernels needs Triton, which is published for Linux on x86-64 and arm64 "
+        f"(this is {platform.system()} on {platform.machine()}). On another system use a Linux "
+        "container or WSL 2; on Linux `make test` installs it (pip install triton==3.7.1 goes "
+        "with torch==2.13.0)."
+    ) from error
+
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
+# The interpreter patches `triton.language` in place while it runs: one launch at a time, and no
+# compilation meanwhile.
+language_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def _plain_library():
+    """Lend an interpreted launch the plain Python of Triton's jitted library functions."""
+    jitted = {name: f for name, f in vars(tl).items() if isinstance(f, JITFunction)}
+    members = {n: f for n, f in vars(tl.tensor).items() if isinstance(f, JITFunction)}
+    with language_lock, triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = True
+        for name, f in jitted.items():
+            setattr(tl, name, f.fn)
+        for name, f in members.items():
+            setattr(tl.tensor, name, f.fn)
+        try:
+            yield
+        finally:
+            for name, f in jitted.items():
+                setattr(tl, name, f)
+            for name, f in members.items():
+                setattr(tl.tensor, name, f)
+
+
+class Kernel(JITFunction):
+    """A Triton kernel that runs where its first argument lives; make one with `kernel`."""
+
+    def __init__(self, fn, constexpr=(), do_not_specialize=()):
+        unknown = set(constexpr) - set(fn.__annotations__ | dict.fromkeys(_parameters(fn)))
+        if unknown:
+            raise ValueError(f"{fn.__name__} has no argument {sorted(unknown)} to fold")
+        self.plain = fn
+        self.folded = tuple(constexpr)
+        if constexpr:
+            fn = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__)
+            fn.__module__, fn.__qualname__ = self.plain.__module__, self.plain.__qualname__
+            fn.__annotations__ = self.plain.__annotations__ | dict.fromkeys(constexpr, tl.constexpr)
+        do_not_specialize = [name for name in do_not_specialize if name not in constexpr]
+        super().__init__(fn, do_not_specialize=do_not_specialize)
+
+    @functools.cached_property
+    def interpreted(self) -> InterpretedFunction:
+        """The same function for Triton's interpreter."""
+        # The interpreter patches those language modules that a kernel's file can see; the library
+        # functions see `triton.language.core`.
+        self.plain.__globals__.setdefault("_triton_language_core", tl.core)
+        twin = InterpretedFunction(self.fn)
+        # The interpreter rebuilds the function from its source text, which does not show the
+        # arguments folded on top of it.
+        twin.rewrite().__annotations__.update(self.fn.__annotations__)
+        return twin
+
+    def run(self, *args, grid, warmup, **options):
+        """Launch on the device of the first argument (a tensor)."""
+        if args[0].is_cuda and not triton.knobs.runtime.interpret:
+            return super().run(*args, grid=grid, warmup=warmup, **options)
+        with _plain_library():
+            return self.interpreted.run(*args, grid=grid, warmup=warmup, **options)
+
+
+def _parameters(fn):
+    return fn.__code__.co_varnames[: fn.__code__.co_argcount]
+
+
+def kernel(fn=None, *, constexpr=(), do_not_specialize=()):
+    """Make a `Kernel` of a Triton function; usable as a decorator.
+
+    Args:
+        fn: a Python function in Triton's language whose first argument is a tensor.
+        constexpr: names of arguments to fold into the code as `tl.constexpr`, beside those that
+            the function itself annotates so.
+        do_not_specialize: names of integers whose value (1, or a multiple of 16) must not lead
+            to a compilation of its own.
+
+    Raises:
+        ValueError: a name in `constexpr` is not an argument of `fn`.
+    """
+    if fn is None:
+        return functools.partial(kernel, constexpr=constexpr, do_not_specialize=do_not_specialize)
+    return Kernel(fn, constexpr, do_not_specialize)
+
+
+class Launch(NamedTuple):
+    """One kernel launch, ready to `run` here or to be compiled for another device.
+
+    Attributes:
+        kernel: the `Kernel`.
+        grid: programs on each axis.
+        args: every argument of the kernel, in its order.
+        options: Triton's launch options, such as `num_warps`.
+    """
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    options: dict[str, Any] = {}
+
+    def run(self):
+        """Launch; asynchronous on a GPU, done on return on the CPU."""
+        self.kernel.run(*self.args, grid=self.grid, warmup=False, **self.options)
+
+    def named(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(zip(self.kernel.arg_names, self.args, strict=True))
+
+
+def has_gpu() -> bool:
+    """Whether a CUDA device is present."""
+    return torch.cuda.is_available()
+
+
+def default_device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if has_gpu() else "cpu")
+
+
+def describe() -> dict[str, str | int]:
+    """This machine as a flat dictionary: device, capability, driver and versions.
+
+    `device` names the GPU, or the interpreter on a machine without one.
+    """
+    facts: dict[str, str | int] = {}
+    if has_gpu():
+        properties = torch.cuda.get_device_properties(0)
+        facts |= {
+            "device": properties.name,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "sm_count": properties.multi_processor_count,
+            "l2_bytes": properties.L2_cache_size,
+            "driver": _driver_version(),
+        }
+    else:
+        facts["device"] = f"Triton interpreter on {platform.machine()} CPU"
+    return facts | {
+        "cuda": torch.version.cuda or "none",
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _driver_version() -> str:
+    # The kernel module's own words: torch does not tell, and NVML would be one more dependency.
+    with contextlib.suppress(OSError), open("/proc/driver/nvidia/version") as file:
+        words = file.readline().split()
+        return next((w for w in words if w[0].isdigit() and "." in w), "unknown")
+    return "unknown"
+
+
+def require_compiler():
+    """Raise RuntimeError where this process can interpret but not compile."""
+    if triton.knobs.runtime.interpret:
+        raise RuntimeError(
+            "TRITON_INTERPRET is set, so Triton was imported for its interpreter only and cannot "
+            "compile here. Unset it: dsv4kernels interprets CPU tensors without it."
+        )

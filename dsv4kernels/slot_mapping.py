@@ -1,0 +1,336 @@
+"""Slot mapping: from a token's local top-k positions to slots of the paged KV cache.
+
+For position `p >= 0` of a token of request `r`
+
+    slot = block_table[r, p // block_size] * block_size + p % block_size
+
+and -1 for an empty entry (`p < 0`), which may stand anywhere in a row. A padding row (its token not
+valid) may carry any request index; it is never used, and the row's length is 0.
+
+Under decode context parallelism (DCP) the cache is split over W ranks, `interleave` neighbouring
+positions at a time, so that a block number stands for `block_size * W` positions; a rank keeps the
+entries it owns, moved to the front of the row.
+
+Two variants of the plain map are held side by side: `runtime`, the comparator, takes its geometry
+as numbers at run time; `constexpr` is the same function with the five of them folded into the code.
+Both promise memory safety for padding rows only: a valid token's request and positions must lie
+inside the block table. The DCP map is safe whatever the values.
+"""
+
+import functools
+
+import torch
+import triton.language as tl
+
+from . import checks, runtime
+
+GEOMETRY = ("slots_stride", "topk_stride", "block_table_stride", "width", "block_size")
+TILE = 1024  # columns a program maps at a time
+
+
+def compute_global_topk_indices_and_lens(
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    block_size,
+    is_valid_token,
+    *,
+    variant="constexpr",
+    out=None,
+):
+    """Map each token's top-k positions to KV-cache slots and count them.
+
+    Args:
+        topk_indices: int32 [T, K], local positions, -1 where empty; rows may be strided.
+        token_to_req_indices: int32 [T] or longer, the request of each token.
+        block_table: int32 [R, B], block numbers; rows may be strided.
+        block_size: positions in a block.
+        is_valid_token: bool [T], False on padding rows.
+        variant: a key of `VARIANTS`.
+        out: caller's (slots int32 [T, K], lens int32 [T]) to write into.
+
+    Returns:
+        (slots int32 [T, K], lens int32 [T]): slots keep their column; a padding row's slots are
+        unspecified and its length is 0.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device, stride or
+            size, named; nothing is launched then.
+
+    Definition: this module's docstring.
+    """
+    outputs, launch = plan(
+        topk_indices,
+        token_to_req_indices,
+        block_table,
+        block_size,
+        is_valid_token,
+        variant=variant,
+        out=out,
+    )
+    if launch is not None:
+        launch.run()
+    return outputs
+
+
+def plan(
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    block_size,
+    is_valid_token,
+    *,
+    variant="constexpr",
+    out=None,
+):
+    """Check and allocate: the outputs, and the `Launch` that fills them.
+
+    The launch is None where there is nothing to launch. Arguments as in
+    `compute_global_topk_indices_and_lens`.
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+    outputs = slots, lens = _check(
+        topk_indices, token_to_req_indices, block_table, block_size, is_valid_token, out
+    )
+    tokens, width = topk_indices.shape
+    if not tokens or not block_table.shape[0]:
+        return _empty(outputs), None
+    args = (
+        slots,
+        lens,
+        topk_indices,
+        token_to_req_indices,
+        block_table,
+        is_valid_token,
+        slots.stride(0),
+        topk_indices.stride(0),
+        block_table.stride(0),
+        width,
+        block_size,
+        TILE,
+    )
+    return outputs, runtime.Launch(VARIANTS[variant], (tokens,), args)
+
+
+def _map_positions(
+    slots,
+    lens,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    is_valid_token,
+    slots_stride,
+    topk_stride,
+    block_table_stride,
+    width,
+    block_size,
+    TILE: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    valid = tl.load(is_valid_token + token)
+    # A padding row's request may be stale: it is not even loaded.
+    request = tl.load(token_to_req_indices + token, mask=valid, other=0).to(tl.int64)
+    table_row = block_table + request * block_table_stride
+
+    length = 0
+    for first in range(0, width, TILE):
+        column = first + tl.arange(0, TILE)
+        in_row = column < width
+        position = tl.load(topk_indices + token * topk_stride + column, mask=in_row, other=-1)
+        has_key = valid & (position >= 0)
+        block = tl.load(table_row + position // block_size, mask=has_key, other=0)
+        slot = block * block_size + position % block_size
+        tl.store(slots + token * slots_stride + column, tl.where(has_key, slot, -1), mask=in_row)
+        length += tl.sum(has_key.to(tl.int32))
+    tl.store(lens + token, length)
+
+
+@functools.cache
+def folded(*names):
+    """The kernel with the named arguments of `GEOMETRY` folded in as compile-time constants."""
+    return runtime.kernel(_map_positions, constexpr=names)
+
+
+VARIANTS = {"runtime": folded(), "constexpr": folded(*GEOMETRY)}
+
+
+def compute_dcp_global_topk_indices_and_lens(
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    block_size,
+    is_valid_token,
+    dcp_world_size,
+    dcp_rank,
+    cp_kv_cache_interleave_size,
+    *,
+    out=None,
+):
+    """Map the top-k positions that one DCP rank owns to its slots, moved to the front of the row.
+
+    For `p >= 0`, with `W = dcp_world_size` and `I = cp_kv_cache_interleave_size`: the block is
+    `b = p // (block_size * W)`, and inside it `o = p % (block_size * W)` belongs to rank
+    `(o // I) % W`, at offset `o // (W * I) * I + o % I` of that rank's block.
+
+    Args:
+        topk_indices, token_to_req_indices, block_table, block_size, is_valid_token: as in
+            `compute_global_topk_indices_and_lens`.
+        dcp_world_size: ranks the cache is split over.
+        dcp_rank: this rank.
+        cp_kv_cache_interleave_size: neighbouring positions that stay on one rank; divides
+            `block_size`.
+        out: caller's (slots int32 [T, K], lens int32 [T]) to write into.
+
+    Returns:
+        (slots int32 [T, K], lens int32 [T]): a row's owned slots in their old order, then -1; how
+        many there are. An entry that points outside the block table, or to a block below 0, is
+        not kept.
+
+    Raises:
+        TypeError, ValueError: as in `compute_global_topk_indices_and_lens`.
+
+    Definition: above, and this module's docstring.
+    """
+    outputs, launch = plan_dcp(
+        topk_indices,
+        token_to_req_indices,
+        block_table,
+        block_size,
+        is_valid_token,
+        dcp_world_size,
+        dcp_rank,
+        cp_kv_cache_interleave_size,
+        out=out,
+    )
+    if launch is not None:
+        launch.run()
+    return outputs
+
+
+def plan_dcp(
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    block_size,
+    is_valid_token,
+    dcp_world_size,
+    dcp_rank,
+    cp_kv_cache_interleave_size,
+    *,
+    out=None,
+):
+    """Like `plan`, for `compute_dcp_global_topk_indices_and_lens`."""
+    checks.at_least("dcp_world_size", dcp_world_size, 1)
+    checks.at_least("dcp_rank", dcp_rank, 0)
+    if dcp_rank >= dcp_world_size:
+        raise ValueError(f"dcp_rank must be below dcp_world_size {dcp_world_size}, got {dcp_rank}")
+    interleave = cp_kv_cache_interleave_size
+    checks.at_least("cp_kv_cache_interleave_size", interleave, 1)
+    outputs = slots, lens = _check(
+        topk_indices, token_to_req_indices, block_table, block_size, is_valid_token, out
+    )
+    if block_size % interleave:
+        raise ValueError(
+            f"cp_kv_cache_interleave_size must divide block_size {block_size}, got {interleave}"
+        )
+    tokens, width = topk_indices.shape
+    requests, blocks = block_table.shape
+    if not tokens or not requests:
+        return _empty(outputs), None
+    args = (
+        slots,
+        lens,
+        topk_indices,
+        token_to_req_indices,
+        block_table,
+        is_valid_token,
+        slots.stride(0),
+        topk_indices.stride(0),
+        block_table.stride(0),
+        width,
+        requests,
+        blocks,
+        block_size,
+        dcp_world_size,
+        dcp_rank,
+        interleave,
+        TILE,
+    )
+    return outputs, runtime.Launch(_map_owned_positions, (tokens,), args)
+
+
+@runtime.kernel(do_not_specialize=("requests", "blocks"))
+def _map_owned_positions(
+    slots,
+    lens,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    is_valid_token,
+    slots_stride,
+    topk_stride,
+    block_table_stride,
+    width: tl.constexpr,
+    requests,
+    blocks,
+    block_size: tl.constexpr,
+    dcp_world_size: tl.constexpr,
+    dcp_rank: tl.constexpr,
+    interleave: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    valid = tl.load(is_valid_token + token)
+    request = tl.load(token_to_req_indices + token, mask=valid, other=-1).to(tl.int64)
+    request_exists = (request >= 0) & (request < requests)
+    table_row = block_table + request * block_table_stride
+    slots_row = slots + token * slots_stride
+
+    length = 0
+    for first in range(0, width, TILE):
+        column = first + tl.arange(0, TILE)
+        position = tl.load(
+            topk_indices + token * topk_stride + column, mask=column < width, other=-1
+        )
+        block = position // (block_size * dcp_world_size)
+        inside = position % (block_size * dcp_world_size)
+        owner = (inside // interleave) % dcp_world_size
+        offset = inside // (dcp_world_size * interleave) * interleave + inside % interleave
+        owned = request_exists & (position >= 0) & (owner == dcp_rank) & (block < blocks)
+        number = tl.load(table_row + block, mask=owned, other=-1)
+        kept = number >= 0
+        # The rank of a kept entry among the kept ones is its column.
+        target = length + tl.cumsum(kept.to(tl.int32), 0) - 1
+        tl.store(slots_row + target, number * block_size + offset, mask=kept)
+        length += tl.sum(kept.to(tl.int32))
+    tl.store(lens + token, length)
+
+    # The rest of the row: columns that no kept entry owns, so no order between stores matters.
+    for first in range(0, width, TILE):
+        column = first + tl.arange(0, TILE)
+        tl.store(slots_row + column, -1, mask=(column >= length) & (column < width))
+
+
+def _check(topk_indices, token_to_req_indices, block_table, block_size, is_valid_token, out):
+    """Host checks that both maps share; the outputs."""
+    checks.tensor("topk_indices", topk_indices, torch.int32, (None, None))
+    tokens, device = topk_indices.shape[0], topk_indices.device
+    checks.tensor("token_to_req_indices", token_to_req_indices, torch.int32, (None,), device)
+    if token_to_req_indices.shape[0] < tokens:
+        raise ValueError(
+            f"token_to_req_indices must have at least {tokens} entries, one a row of "
+            f"topk_indices, got {token_to_req_indices.shape[0]}"
+        )
+    checks.tensor("block_table", block_table, torch.int32, (None, None), device)
+    checks.at_least("block_size", block_size, 1)
+    checks.tensor("is_valid_token", is_valid_token, torch.bool, (tokens,), device)
+    return checks.output(out, topk_indices.shape, device)
+
+
+def _empty(outputs):
+    """Outputs of a batch without requests: no slot anywhere."""
+    slots, lens = outputs
+    slots.fill_(-1)
+    lens.zero_()
+    return outputs
