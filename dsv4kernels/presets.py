@@ -246,11 +246,11 @@ def mixed(preset: Preset, tokens: int, **options) -> Batch:
 
 
 def mapping(preset: Preset, tokens: int, requests: int = 1, **options) -> Batch:
-    """A batch for slot mapping alone: `tokens` spread over `requests`, 65,536 keys in reach.
+    """A batch for slot mapping alone: `tokens` spread over `requests`, 16,384 keys in reach.
 
     An eighth of each row is empty, anywhere in the row.
     """
-    options = {"keys": 65_536, "holes": 1 / 8} | options
+    options = {"keys": 16_384, "holes": 1 / 8} | options
     shares = [tokens // requests + (r < tokens % requests) for r in range(requests)]
     return batch(preset, shares, **options)
 

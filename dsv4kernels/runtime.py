@@ -14,6 +14,7 @@ import functools
 import platform
 import threading
 import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -92,6 +93,10 @@ class Kernel(JITFunction):
         with _plain_library():
             return self.interpreted.run(*args, grid=grid, warmup=warmup, **options)
 
+    def __call__(self, *args, **kwargs):
+        """Called by an interpreted kernel as its helper; a compiled one inlines it instead."""
+        return self.interpreted.rewrite()(*args, **kwargs)
+
 
 def _parameters(fn):
     return fn.__code__.co_varnames[: fn.__code__.co_argcount]
@@ -128,11 +133,16 @@ class Launch(NamedTuple):
     kernel: Kernel
     grid: tuple[int, ...]
     args: tuple[Any, ...]
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = types.MappingProxyType({})
 
     def run(self):
         """Launch; asynchronous on a GPU, done on return on the CPU."""
         self.kernel.run(*self.args, grid=self.grid, warmup=False, **self.options)
+
+    def compile_ahead(self):
+        """Compile for the GPU that holds the arguments, if there is one, without launching."""
+        if self.args[0].is_cuda:
+            self.kernel.run(*self.args, grid=self.grid, warmup=True, **self.options)
 
     def named(self) -> dict[str, Any]:
         """The arguments by name."""

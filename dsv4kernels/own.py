@@ -1,0 +1,414 @@
+"""The project's own kernels: each output element written once, by a program that owns its row.
+
+They are safe: whatever the values on the device, no address outside a tensor's shape is touched.
+Nothing that changes from batch to batch (tokens, requests, strides, the table's reach) is folded
+into the code, so serving never waits for a compiler; the model's geometry is.
+
+The functions here take checked arguments and allocated outputs and return the `Launch`;
+`slot_mapping` and `combine` are the way in. How many rows and columns a program takes follows from
+the shape alone, by the rules below; lesson 06 shows the sweep behind them.
+"""
+
+import triton
+import triton.language as tl
+
+from . import runtime
+
+# Slot mapping. A narrow row fits one tile, 128 columns to a warp, and two rows share a program.
+NARROW = 1024
+# A wide row is one program's loop over tiles. As long as the batch is so small that most of the GPU
+# would idle, its tiles go to programs of their own, and one more program counts the row.
+WIDE_TILE, WIDE_WARPS = 4096, 16
+FEW_TOKENS, PART_TILE, PART_WARPS = 32, 2048, 8
+
+# Combine. A tile of this many elements a program, of at most so many columns.
+COMBINE_TILE, COMBINE_COLUMNS, COMBINE_WARPS = 2048, 1024, 2
+REQUESTS = 128  # requests looked through at a time for the one that owns a tile's first row
+
+
+def slot_mapping(
+    outputs, topk_indices, token_to_req_indices, block_table, block_size, is_valid_token
+) -> runtime.Launch:
+    """The launch that fills `outputs`, a pair (slots, lens); see `slot_mapping` for the shapes."""
+    tokens, width = topk_indices.shape
+    tensors = (*outputs, topk_indices, token_to_req_indices, block_table, is_valid_token)
+    strides = outputs[0].stride(0), topk_indices.stride(0), block_table.stride(0)
+    table = block_table.shape[0], reachable_blocks(block_table, block_size)
+    args = (*tensors, *strides, tokens, *table, width, block_size)
+    if width <= NARROW:
+        tile = triton.next_power_of_2(max(width, 128))
+        options = {"num_warps": tile // 128}
+        return runtime.Launch(_map_two_rows, (triton.cdiv(tokens, 2),), (*args, tile), options)
+    rows = runtime.Launch(_map_wide_row, (tokens,), (*args, WIDE_TILE), {"num_warps": WIDE_WARPS})
+    parts = runtime.Launch(
+        _map_part_of_row,
+        (tokens, triton.cdiv(width, PART_TILE) + 1),
+        (*args, PART_TILE, triton.next_power_of_2(width)),
+        {"num_warps": PART_WARPS},
+    )
+    if tokens <= FEW_TOKENS:
+        rows.compile_ahead()  # so that a growing batch does not meet the compiler
+        return parts
+    parts.compile_ahead()
+    return rows
+
+
+def reachable_blocks(block_table, block_size) -> int:
+    """Columns of the table that a 32-bit position can reach.
+
+    With so many at most, a negative position read as unsigned lies past the table: one comparison
+    tells empty entries and positions past the table.
+    """
+    return min(block_table.shape[1], (2**31 - 1) // block_size + 1)
+
+
+@runtime.kernel
+def _row(request, valid, block_table, block_table_stride, requests, blocks):
+    """A token's row of the block table, and how many of its blocks exist (0 if it has none)."""
+    known = valid & (request.to(tl.uint32, bitcast=True) < requests.to(tl.uint32, bitcast=True))
+    table_row = block_table + request.to(tl.int64) * block_table_stride
+    return table_row, tl.where(known, blocks, 0).to(tl.uint32)
+
+
+@runtime.kernel
+def _look_up(position, table_row, reach, block_size: tl.constexpr):
+    """Slots of positions (-1 where there is none), and which there are."""
+    unsigned = position.to(tl.uint32, bitcast=True)  # -1 now lies past every table
+    block = unsigned // block_size
+    number = tl.load(table_row + block.to(tl.int32), mask=block < reach, other=-1)
+    exists = number >= 0
+    slot = number * block_size + (unsigned % block_size).to(tl.int32)
+    return tl.where(exists, slot, -1), exists
+
+
+@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
+def _map_two_rows(
+    slots,
+    lens,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    is_valid_token,
+    slots_stride,
+    topk_stride,
+    block_table_stride,
+    tokens,
+    requests,
+    blocks,
+    width: tl.constexpr,
+    block_size: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Two rows a program: twice the loads in flight, and one reduction counts both."""
+    first = tl.program_id(0).to(tl.int64) * 2
+    second = first + 1
+    has_second = second < tokens
+    column = tl.arange(0, TILE)
+    in_first, in_second = column < width, (column < width) & has_second
+
+    # All that does not depend on another load is asked for first; a padding row's request is
+    # loaded, but only ever used as an address on a valid row.
+    request1 = tl.load(token_to_req_indices + first)
+    request2 = tl.load(token_to_req_indices + second, mask=has_second, other=-1)
+    valid1 = tl.load(is_valid_token + first)
+    valid2 = tl.load(is_valid_token + second, mask=has_second, other=0) != 0
+    position1 = tl.load(topk_indices + first * topk_stride + column, mask=in_first, other=-1)
+    position2 = tl.load(topk_indices + second * topk_stride + column, mask=in_second, other=-1)
+
+    row1, reach1 = _row(request1, valid1, block_table, block_table_stride, requests, blocks)
+    row2, reach2 = _row(request2, valid2, block_table, block_table_stride, requests, blocks)
+    slot1, exists1 = _look_up(position1, row1, reach1, block_size)
+    slot2, exists2 = _look_up(position2, row2, reach2, block_size)
+    tl.store(slots + first * slots_stride + column, slot1, mask=in_first)
+    tl.store(slots + second * slots_stride + column, slot2, mask=in_second)
+
+    both = tl.sum(exists1.to(tl.int32) + (exists2.to(tl.int32) << 16))
+    tl.store(lens + first, both & 0xFFFF)
+    tl.store(lens + second, both >> 16, mask=has_second)
+
+
+@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
+def _map_wide_row(
+    slots,
+    lens,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    is_valid_token,
+    slots_stride,
+    topk_stride,
+    block_table_stride,
+    tokens,
+    requests,
+    blocks,
+    width: tl.constexpr,
+    block_size: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    request = tl.load(token_to_req_indices + token)
+    valid = tl.load(is_valid_token + token)
+    table_row, reach = _row(request, valid, block_table, block_table_stride, requests, blocks)
+    length = 0
+    for first in range(0, width, TILE):
+        column = first + tl.arange(0, TILE)
+        in_row = column < width
+        position = tl.load(topk_indices + token * topk_stride + column, mask=in_row, other=-1)
+        slot, exists = _look_up(position, table_row, reach, block_size)
+        tl.store(slots + token * slots_stride + column, slot, mask=in_row)
+        length += tl.sum(exists.to(tl.int32))
+    tl.store(lens + token, length)
+
+
+@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
+def _map_part_of_row(
+    slots,
+    lens,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    is_valid_token,
+    slots_stride,
+    topk_stride,
+    block_table_stride,
+    tokens,
+    requests,
+    blocks,
+    width: tl.constexpr,
+    block_size: tl.constexpr,
+    TILE: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+):
+    """One tile of one row a program; part 0 counts the row, so that no length is added up."""
+    token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    request = tl.load(token_to_req_indices + token)
+    valid = tl.load(is_valid_token + token)
+    table_row, reach = _row(request, valid, block_table, block_table_stride, requests, blocks)
+    row = topk_indices + token * topk_stride
+    if part > 0:
+        column = (part - 1) * TILE + tl.arange(0, TILE)
+        in_row = column < width
+        position = tl.load(row + column, mask=in_row, other=-1)
+        slot, _ = _look_up(position, table_row, reach, block_size)
+        tl.store(slots + token * slots_stride + column, slot, mask=in_row)
+    else:
+        # An entry counts if its block exists. One look through the table row for null blocks
+        # stands in for a look-up of every entry, unless there is one.
+        lane = tl.arange(0, TILE)
+        columns = tl.arange(0, ROW_TILE // TILE)[:, None] * TILE + lane[None, :]
+        positions = tl.load(row + columns, mask=columns < width, other=-1)
+        counted = positions.to(tl.uint32, bitcast=True) // block_size < reach
+        null = tl.zeros((TILE,), tl.int32)
+        for first in range(0, blocks, TILE):
+            in_table = (first + lane).to(tl.uint32) < reach
+            null |= (tl.load(table_row + first + lane, mask=in_table, other=0) < 0).to(tl.int32)
+        # Both sums in one reduction: a row has at most 2^20 - 1 columns.
+        sums = tl.sum(tl.sum(counted.to(tl.int32), 0) + (null << 20))
+        length = sums & 0xFFFFF
+        if sums >= 1 << 20:
+            _, exist = _look_up(positions, table_row, reach, block_size)
+            length = tl.sum(tl.sum(exist.to(tl.int32), 0))
+        tl.store(lens + token, length)
+
+
+def dcp(
+    outputs,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    block_size,
+    is_valid_token,
+    dcp_world_size,
+    dcp_rank,
+    interleave,
+) -> runtime.Launch:
+    """The launch that fills `outputs` with the entries one DCP rank owns."""
+    tokens, width = topk_indices.shape
+    tile = min(NARROW, triton.next_power_of_2(max(width, 128)))
+    args = (
+        *outputs,
+        topk_indices,
+        token_to_req_indices,
+        block_table,
+        is_valid_token,
+        outputs[0].stride(0),
+        topk_indices.stride(0),
+        block_table.stride(0),
+        block_table.shape[0],
+        reachable_blocks(block_table, block_size * dcp_world_size),
+        width,
+        block_size,
+        dcp_world_size,
+        dcp_rank,
+        interleave,
+        tile,
+    )
+    return runtime.Launch(_map_owned, (tokens,), args)
+
+
+@runtime.kernel(do_not_specialize=("requests", "blocks"))
+def _map_owned(
+    slots,
+    lens,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    is_valid_token,
+    slots_stride,
+    topk_stride,
+    block_table_stride,
+    requests,
+    blocks,
+    width: tl.constexpr,
+    block_size: tl.constexpr,
+    dcp_world_size: tl.constexpr,
+    dcp_rank: tl.constexpr,
+    interleave: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    request = tl.load(token_to_req_indices + token)
+    valid = tl.load(is_valid_token + token)
+    table_row, reach = _row(request, valid, block_table, block_table_stride, requests, blocks)
+    row, slots_row = topk_indices + token * topk_stride, slots + token * slots_stride
+
+    length = 0
+    for first in range(0, width, TILE):
+        column = first + tl.arange(0, TILE)
+        position = tl.load(row + column, mask=column < width, other=-1)
+        unsigned = position.to(tl.uint32, bitcast=True)
+        block = unsigned // (block_size * dcp_world_size)
+        inside = unsigned % (block_size * dcp_world_size)
+        owned = (inside // interleave % dcp_world_size == dcp_rank) & (block < reach)
+        offset = inside // (dcp_world_size * interleave) * interleave + inside % interleave
+        number = tl.load(table_row + block.to(tl.int32), mask=owned, other=-1)
+        kept = number >= 0
+        # A kept entry's column is its rank among the kept ones.
+        target = length + tl.cumsum(kept.to(tl.int32), 0) - 1
+        tl.store(slots_row + target, number * block_size + offset.to(tl.int32), mask=kept)
+        length += tl.sum(kept.to(tl.int32))
+    tl.store(lens + token, length)
+
+    # The rest of the row: columns that no kept entry owns, so no order between stores matters.
+    for first in range(0, width, TILE):
+        column = first + tl.arange(0, TILE)
+        tl.store(slots_row + column, -1, mask=(column >= length) & (column < width))
+
+
+def combine(
+    outputs,
+    topk_indices,
+    query_start_loc,
+    seq_lens,
+    gather_lens,
+    window_size,
+    compress_ratio,
+    topk,
+    M,
+    N,
+) -> runtime.Launch:
+    """The launch that fills `outputs`, a pair (indices, lens); see `combine` for the shapes."""
+    indices, lens = outputs
+    tokens, width = indices.shape
+    columns = min(COMBINE_COLUMNS, triton.next_power_of_2(width))
+    rows = COMBINE_TILE // columns
+    args = (
+        indices,
+        lens,
+        topk_indices,
+        query_start_loc,
+        seq_lens,
+        gather_lens,
+        indices.stride(0),
+        topk_indices.stride(0),
+        tokens,
+        seq_lens.shape[0],
+        M,
+        N,
+        topk,
+        window_size,
+        max(compress_ratio, 1),  # unread where topk is 0, and not to be divided by
+        width,
+        rows,
+        columns,
+        REQUESTS,
+    )
+    grid = (triton.cdiv(tokens, rows) * triton.cdiv(width, columns),)
+    return runtime.Launch(_combine_tile, grid, args, {"num_warps": COMBINE_WARPS})
+
+
+@runtime.kernel(do_not_specialize=("tokens", "requests", "M", "N"))
+def _combine_tile(
+    indices,
+    lens,
+    topk_indices,
+    query_start_loc,
+    seq_lens,
+    gather_lens,
+    indices_stride,
+    topk_stride,
+    tokens,
+    requests,
+    M,
+    N,
+    topk: tl.constexpr,
+    window_size: tl.constexpr,
+    compress_ratio: tl.constexpr,
+    width: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    REQUESTS: tl.constexpr,
+):
+    """A tile of rows and aligned columns a program, request by request down the tile."""
+    CHUNKS: tl.constexpr = (width + COLUMNS - 1) // COLUMNS
+    chunk = tl.program_id(0) % CHUNKS
+    first_token = tl.program_id(0) // CHUNKS * ROWS
+    last_token = tl.minimum(first_token + ROWS, tokens)
+    token = first_token + tl.arange(0, ROWS)
+    column = (chunk * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    in_row = column < width
+    row = indices + token.to(tl.int64)[:, None] * indices_stride + column
+    key_row = topk_indices + token.to(tl.int64)[:, None] * topk_stride + column
+
+    # The first row's request: as many come before it as end at or before it. The last request
+    # need not be looked at, so a single one costs no search.
+    origin = tl.load(query_start_loc)
+    request = 0
+    for first in range(0, requests - 1, REQUESTS):
+        other = first + tl.arange(0, REQUESTS)
+        end = tl.load(query_start_loc + 1 + other, mask=other < requests - 1, other=0x7FFFFFFF)
+        request += tl.sum((end - origin <= first_token).to(tl.int32))
+
+    start = first_token
+    while (request < requests) & (start < last_token):
+        query_end = tl.load(query_start_loc + request + 1) - origin
+        seq_len = tl.load(seq_lens + request)
+        gather_len = tl.load(gather_lens + request)
+        end = tl.minimum(query_end, last_token)
+        in_request = (token >= start) & (token < end)
+
+        seen = tl.maximum(seq_len - query_end + token + 1, 0)  # position + 1
+        swa_len = tl.minimum(seen, window_size)
+        topk_len = tl.zeros((ROWS,), tl.int32)
+        if topk > 0:
+            topk_len = tl.minimum(seen // compress_ratio, topk)
+        length = topk_len + swa_len
+        # Row of the workspace that column 0 would name if the window began there.
+        window = M * request + N + gather_len - seq_len + seen - length
+        index = tl.where(column < length[:, None], window[:, None] + column, -1)
+        if topk > 0:
+            # Loaded in whole groups of four columns, one 16-byte access each.
+            needed = (column // 4 * 4 < topk_len[:, None]) & (column < topk)
+            key = tl.load(key_row, mask=in_request[:, None] & needed, other=0)
+            index = tl.where(column < topk_len[:, None], key + M * request, index)
+        tl.store(row, index, mask=in_request[:, None] & in_row, cache_modifier=".cs")
+        if chunk == 0:
+            tl.store(lens + token, length, mask=in_request)
+        start = tl.maximum(start, end)
+        request += 1
+
+    if start < last_token:  # rows that belong to no request
+        stray = (token >= start) & (token < tokens)
+        tl.store(row, -1, mask=stray[:, None] & in_row)
+        if chunk == 0:
+            tl.store(lens + token, 0, mask=stray)
