@@ -73,9 +73,9 @@ def output(out, shape, device):
     """The caller's (indices [T, width], lens [T]) checked, or new ones.
 
     Raises:
-        TypeError, ValueError: `out` is not such a pair, or too large for 32-bit columns.
+        TypeError, ValueError: `out` is not such a pair.
     """
-    tokens, width = shape
+    tokens = shape[0]
     if out is None:
         return (
             torch.empty(shape, dtype=torch.int32, device=device),

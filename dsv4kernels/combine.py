@@ -12,16 +12,17 @@ both 0 where `pos` is negative (a warm-up batch). Its row of indices reads
     [topk_len, topk_len + swa_len)   M * r + N + (pos - swa_len + 1 + j) - (seq_len - gather_len)
     every other column               -1
 
-The published kernel has a grid of (requests, workers): each worker strides over the rows of its
-request, and writes values into an output that a separate pass has filled with -1. It is held with
-any worker count; 128 is the comparator and 256 the optimised one.
+The project's own kernel (see `own_combine`) is the default. The published one has a grid of
+(requests, workers): each worker strides over the rows of its request, and writes values into an
+output that a separate pass has filled with -1. It is held with any worker count; 128 is the
+comparator and 256 the optimised one.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from . import checks, runtime
+from . import checks, own_combine, runtime
 
 COMPARATOR_WORKERS, OPTIMISED_WORKERS = 128, 256
 
@@ -37,7 +38,7 @@ def combine_topk_swa_indices(
     M,
     N,
     *,
-    num_workers=OPTIMISED_WORKERS,
+    num_workers=None,
     out=None,
 ):
     """List, for each token, the workspace rows of its top-k and sliding-window keys.
@@ -52,7 +53,8 @@ def combine_topk_swa_indices(
         topk: compressed keys a token may attend to, at most K; 0 leaves `topk_indices` unread.
         M: workspace rows a request.
         N: first workspace row of the sliding-window keys.
-        num_workers: programs a request, each striding over its rows.
+        num_workers: programs a request in the published kernel, each striding over its rows;
+            None for the project's own kernel.
         out: caller's (indices int32 [T, width], lens int32 [T]) to write into.
 
     Returns:
@@ -78,12 +80,14 @@ def combine_topk_swa_indices(
         num_workers=num_workers,
         out=out,
     )
-    if outputs[0].numel():
-        outputs[0].fill_(-1)
-    if launch is not None:
-        launch.run()
-    else:
-        outputs[1].zero_()
+    indices, lens = outputs
+    if launch is None:
+        indices.fill_(-1)
+        lens.zero_()
+        return outputs
+    if num_workers is not None:  # the published kernel writes values only
+        indices.fill_(-1)
+    launch.run()
     return outputs
 
 
@@ -103,13 +107,13 @@ def plan(
     M,
     N,
     *,
-    num_workers=OPTIMISED_WORKERS,
+    num_workers=None,
     out=None,
 ):
-    """Check and allocate: the outputs, and the `Launch` that follows their fill with -1.
+    """Check and allocate: the outputs, and the `Launch` that fills them.
 
-    The launch is None where there is nothing to launch. Arguments as in
-    `combine_topk_swa_indices`.
+    That of a published kernel (`num_workers` given) expects the indices to be -1 already. The
+    launch is None where there is nothing to launch. Arguments as in `combine_topk_swa_indices`.
     """
     checks.tensor("topk_indices", topk_indices, torch.int32, (None, None))
     (tokens, columns), device = topk_indices.shape, topk_indices.device
@@ -129,12 +133,26 @@ def plan(
             f"M times the number of requests must leave workspace rows within int32, "
             f"got M = {M}, N = {N} and {requests} requests"
         )
-    checks.at_least("num_workers", num_workers, 1)
-    if num_workers > 65_535:
-        raise ValueError(f"num_workers must be at most 65,535 (a grid axis), got {num_workers}")
+    if num_workers is not None:
+        checks.at_least("num_workers", num_workers, 1)
+        if num_workers > 65_535:
+            raise ValueError(f"num_workers must be at most 65,535 (a grid axis), got {num_workers}")
     outputs = indices, lens = checks.output(out, (tokens, output_width(topk, window_size)), device)
     if not tokens or not requests:
         return outputs, None
+    if num_workers is None:
+        return outputs, own_combine.combine(
+            outputs,
+            topk_indices,
+            query_start_loc,
+            seq_lens,
+            gather_lens,
+            window_size,
+            compress_ratio,
+            topk,
+            M,
+            N,
+        )
     args = (
         indices,
         lens,

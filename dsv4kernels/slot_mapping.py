@@ -11,10 +11,12 @@ Under decode context parallelism (DCP) the cache is split over W ranks, `interle
 positions at a time, so that a block number stands for `block_size * W` positions; a rank keeps the
 entries it owns, moved to the front of the row.
 
-Two variants of the plain map are held side by side: `runtime`, the comparator, takes its geometry
-as numbers at run time; `constexpr` is the same function with the five of them folded into the code.
-Both promise memory safety for padding rows only: a valid token's request and positions must lie
-inside the block table. The DCP map is safe whatever the values.
+Three variants of the plain map are held side by side. `own` is the project's (see `own_mapping`)
+and the default. `runtime`, the comparator, takes its geometry as numbers at run time; `constexpr`
+is the same function with the five of them folded into the code. These two are the published ones,
+and promise memory safety for padding rows only: a valid token's request and positions must lie
+inside the block table, and its blocks must not be negative. `own`, and the DCP map, are safe
+whatever the values.
 """
 
 import functools
@@ -22,10 +24,10 @@ import functools
 import torch
 import triton.language as tl
 
-from . import checks, runtime
+from . import checks, own_mapping, runtime
 
 GEOMETRY = ("slots_stride", "topk_stride", "block_table_stride", "width", "block_size")
-TILE = 1024  # columns a program maps at a time
+TILE = 1024  # columns the published kernel maps at a time
 
 
 def compute_global_topk_indices_and_lens(
@@ -35,7 +37,7 @@ def compute_global_topk_indices_and_lens(
     block_size,
     is_valid_token,
     *,
-    variant="constexpr",
+    variant="own",
     out=None,
 ):
     """Map each token's top-k positions to KV-cache slots and count them.
@@ -46,12 +48,13 @@ def compute_global_topk_indices_and_lens(
         block_table: int32 [R, B], block numbers; rows may be strided.
         block_size: positions in a block.
         is_valid_token: bool [T], False on padding rows.
-        variant: a key of `VARIANTS`.
+        variant: one of `VARIANTS`.
         out: caller's (slots int32 [T, K], lens int32 [T]) to write into.
 
     Returns:
         (slots int32 [T, K], lens int32 [T]): slots keep their column; a padding row's slots are
-        unspecified and its length is 0.
+        unspecified and its length is 0. With `own`, an entry that points outside the block table
+        or to a block below 0 has slot -1 and is not counted.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device, stride or
@@ -80,7 +83,7 @@ def plan(
     block_size,
     is_valid_token,
     *,
-    variant="constexpr",
+    variant="own",
     out=None,
 ):
     """Check and allocate: the outputs, and the `Launch` that fills them.
@@ -96,6 +99,10 @@ def plan(
     tokens, width = topk_indices.shape
     if not tokens or not block_table.shape[0]:
         return _empty(outputs), None
+    if variant == "own":
+        return outputs, own_mapping.slot_mapping(
+            outputs, topk_indices, token_to_req_indices, block_table, block_size, is_valid_token
+        )
     args = (
         slots,
         lens,
@@ -110,7 +117,7 @@ def plan(
         block_size,
         TILE,
     )
-    return outputs, runtime.Launch(VARIANTS[variant], (tokens,), args)
+    return outputs, runtime.Launch(PUBLISHED[variant], (tokens,), args)
 
 
 def _map_positions(
@@ -152,7 +159,8 @@ def folded(*names):
     return runtime.kernel(_map_positions, constexpr=names)
 
 
-VARIANTS = {"runtime": folded(), "constexpr": folded(*GEOMETRY)}
+PUBLISHED = {"runtime": folded(), "constexpr": folded(*GEOMETRY)}
+VARIANTS = ("own", *PUBLISHED)
 
 
 def compute_dcp_global_topk_indices_and_lens(
@@ -227,89 +235,26 @@ def plan_dcp(
         raise ValueError(f"dcp_rank must be below dcp_world_size {dcp_world_size}, got {dcp_rank}")
     interleave = cp_kv_cache_interleave_size
     checks.at_least("cp_kv_cache_interleave_size", interleave, 1)
-    outputs = slots, lens = _check(
+    outputs = _check(
         topk_indices, token_to_req_indices, block_table, block_size, is_valid_token, out
     )
     if block_size % interleave:
         raise ValueError(
             f"cp_kv_cache_interleave_size must divide block_size {block_size}, got {interleave}"
         )
-    tokens, width = topk_indices.shape
-    requests, blocks = block_table.shape
-    if not tokens or not requests:
+    if not topk_indices.shape[0] or not block_table.shape[0]:
         return _empty(outputs), None
-    args = (
-        slots,
-        lens,
+    return outputs, own_mapping.dcp(
+        outputs,
         topk_indices,
         token_to_req_indices,
         block_table,
-        is_valid_token,
-        slots.stride(0),
-        topk_indices.stride(0),
-        block_table.stride(0),
-        width,
-        requests,
-        blocks,
         block_size,
+        is_valid_token,
         dcp_world_size,
         dcp_rank,
         interleave,
-        TILE,
     )
-    return outputs, runtime.Launch(_map_owned_positions, (tokens,), args)
-
-
-@runtime.kernel(do_not_specialize=("requests", "blocks"))
-def _map_owned_positions(
-    slots,
-    lens,
-    topk_indices,
-    token_to_req_indices,
-    block_table,
-    is_valid_token,
-    slots_stride,
-    topk_stride,
-    block_table_stride,
-    width: tl.constexpr,
-    requests,
-    blocks,
-    block_size: tl.constexpr,
-    dcp_world_size: tl.constexpr,
-    dcp_rank: tl.constexpr,
-    interleave: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    token = tl.program_id(0).to(tl.int64)
-    valid = tl.load(is_valid_token + token)
-    request = tl.load(token_to_req_indices + token, mask=valid, other=-1).to(tl.int64)
-    request_exists = (request >= 0) & (request < requests)
-    table_row = block_table + request * block_table_stride
-    slots_row = slots + token * slots_stride
-
-    length = 0
-    for first in range(0, width, TILE):
-        column = first + tl.arange(0, TILE)
-        position = tl.load(
-            topk_indices + token * topk_stride + column, mask=column < width, other=-1
-        )
-        block = position // (block_size * dcp_world_size)
-        inside = position % (block_size * dcp_world_size)
-        owner = (inside // interleave) % dcp_world_size
-        offset = inside // (dcp_world_size * interleave) * interleave + inside % interleave
-        owned = request_exists & (position >= 0) & (owner == dcp_rank) & (block < blocks)
-        number = tl.load(table_row + block, mask=owned, other=-1)
-        kept = number >= 0
-        # The rank of a kept entry among the kept ones is its column.
-        target = length + tl.cumsum(kept.to(tl.int32), 0) - 1
-        tl.store(slots_row + target, number * block_size + offset, mask=kept)
-        length += tl.sum(kept.to(tl.int32))
-    tl.store(lens + token, length)
-
-    # The rest of the row: columns that no kept entry owns, so no order between stores matters.
-    for first in range(0, width, TILE):
-        column = first + tl.arange(0, TILE)
-        tl.store(slots_row + column, -1, mask=(column >= length) & (column < width))
 
 
 def _check(topk_indices, token_to_req_indices, block_table, block_size, is_valid_token, out):

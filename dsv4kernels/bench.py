@@ -1,0 +1,329 @@
+"""Suites of measurements: which shapes are timed, checked first, and recorded with their floors.
+
+A `Case` is one batch and the variants compared on it, comparator first. Measuring a case checks
+every variant against the reference before anything is timed, then times comparator, candidates and
+comparator again under each protocol, beside an empty kernel and a plain copy of the same bytes.
+"""
+
+import datetime
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from . import combine, presets, records, reference, runtime, slot_mapping, timing, traffic
+from .presets import C128A, FLASH_C4A, PRESETS, Batch
+
+SLOT_MAPPING = ("runtime", "constexpr", "own")
+COMBINE = ("workers=128", "workers=256", "own")
+DEVICE = (("graph", "warm"), ("graph", "cold"))  # what a shape is measured under, unless told
+EVERY = (*DEVICE, ("event", "warm"), ("host", "warm"))
+
+
+class Case(NamedTuple):
+    """A batch and the variants to compare on it, the comparator first."""
+
+    suite: str
+    kernel: str
+    mix: str
+    make: Callable[[], Batch]
+    variants: tuple[str, ...]
+    protocols: tuple[tuple[str, str], ...] = DEVICE
+
+
+def requests_of(requests: int, tokens: int, preset=FLASH_C4A) -> Callable[[], Batch]:
+    """`tokens` spread evenly: one fresh request, or several that each stand at 8,192 tokens.
+
+    Some requests are empty where there are more of them than tokens.
+    """
+    share = [tokens // requests + (r < tokens % requests) for r in range(requests)]
+    context = None if requests == 1 else [max(8192, length) for length in share]
+    return lambda: presets.batch(preset, share, context)
+
+
+def _published() -> Iterator[Case]:
+    for tokens in (1, 32, 512, 4096, 8192):
+        make = _mapping(FLASH_C4A, tokens)
+        yield Case("published", "slot_mapping", "one request", make, SLOT_MAPPING, EVERY)
+    for tokens in (1024, 4096, 8192, 16384):
+        make = requests_of(1, tokens)
+        yield Case("published", "combine", "one request", make, COMBINE, EVERY)
+
+
+def _presets() -> Iterator[Case]:
+    kinds = {
+        "decode, 64 requests at 8,192": lambda p: presets.decode(p, 64, 8192),
+        "prefill, 2,048 tokens": lambda p: presets.prefill(p, 2048),
+        "chunk of 2,048 at 65,536": lambda p: presets.chunked_prefill(p, 2048, 65_536),
+        "mixed lengths, 2,048 tokens": lambda p: presets.mixed(p, 2048),
+    }
+    for preset, (mix, make) in itertools.product(PRESETS.values(), kinds.items()):
+        batch = _bind(make, preset)
+        yield Case("presets", "combine", mix, batch, COMBINE)
+        if preset.topk:
+            yield Case("presets", "slot_mapping", mix, batch, SLOT_MAPPING)
+            yield Case("presets", "dcp", f"{mix}, rank 1 of 4", batch, ("own",))
+    full_context = _bind(lambda p: presets.batch(p, [8192], [1_048_576]), C128A)
+    yield Case("presets", "combine", "chunk of 8,192 at 1,048,576", full_context, COMBINE)
+
+
+def _mixes() -> Iterator[Case]:
+    for requests in (1, 4, 64, 256):
+        make = requests_of(requests, 8192)
+        mix = "one request" if requests == 1 else f"{requests} requests of {8192 // requests:,}"
+        yield Case("mixes", "combine", mix, make, COMBINE, EVERY)
+        spread = _mapping(FLASH_C4A, 8192, requests)
+        yield Case("mixes", "slot_mapping", mix, spread, SLOT_MAPPING, EVERY)
+
+
+def _workers() -> Iterator[Case]:
+    sweep = tuple(f"workers={2**n}" for n in range(11) if 2**n != 128)
+    for requests, each in ((1, 1024), (1, 4096), (1, 16_384), (4, 2048), (64, 128), (256, 32)):
+        mix = "one request" if requests == 1 else f"{requests} requests of {each:,}"
+        make = requests_of(requests, requests * each)
+        yield Case("workers", "combine", mix, make, ("workers=128", *sweep), DEVICE[:1])
+
+
+def _tokens() -> Iterator[Case]:
+    for tokens in (2**n for n in range(17)):
+        make = requests_of(1, tokens)
+        yield Case("tokens", "combine", "one request", make, COMBINE)
+        make = _mapping(FLASH_C4A, tokens)
+        yield Case("tokens", "slot_mapping", "one request", make, SLOT_MAPPING)
+
+
+def _wide() -> Iterator[Case]:
+    for tokens in (1, 2, 4, 8, 16, 32, 33, 64, 128, 256, 512, 1024, 2048):
+        make = _mapping(C128A, tokens)
+        yield Case("wide", "slot_mapping", "one request", make, SLOT_MAPPING)
+
+
+def _grid() -> Iterator[Case]:
+    sizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
+    for requests, tokens in itertools.product((1, 4, 16, 64, 256), sizes):
+        mix = "one request" if requests == 1 else f"{requests} requests"
+        make = requests_of(requests, tokens)
+        yield Case("grid", "combine", mix, make, COMBINE, DEVICE[:1])
+
+
+SUITES: dict[str, Callable[[], Iterator[Case]]] = {
+    "published": _published,
+    "presets": _presets,
+    "mixes": _mixes,
+    "workers": _workers,
+    "tokens": _tokens,
+    "wide": _wide,
+    "grid": _grid,
+}
+
+
+def _mapping(preset, tokens, requests=1):
+    return lambda: presets.mapping(preset, tokens, requests)
+
+
+def _bind(make, preset):
+    return lambda: make(preset)
+
+
+def caller(kernel: str, variant: str) -> Callable[..., tuple]:
+    """The public function that runs a variant; call it with a batch's arguments and `out=`."""
+    if kernel == "slot_mapping":
+        mapped = slot_mapping.compute_global_topk_indices_and_lens
+        return lambda *args, out=None: mapped(*args, variant=variant, out=out)
+    if kernel == "dcp":
+        return slot_mapping.compute_dcp_global_topk_indices_and_lens
+    workers = None if variant == "own" else int(variant.removeprefix("workers="))
+    combined = combine.combine_topk_swa_indices
+    return lambda *args, out=None: combined(*args, num_workers=workers, out=out)
+
+
+def arguments(kernel: str, batch: Batch) -> tuple:
+    """A batch's arguments for a kernel; a DCP rank is the second of four."""
+    if kernel == "slot_mapping":
+        return batch.slot_mapping_args()
+    return batch.dcp_args(4, 1) if kernel == "dcp" else batch.combine_args()
+
+
+def expected(kernel: str, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the reference says."""
+    function = {
+        "slot_mapping": reference.compute_global_topk_indices_and_lens,
+        "dcp": reference.compute_dcp_global_topk_indices_and_lens,
+        "combine": reference.combine_topk_swa_indices,
+    }[kernel]
+    return function(*arguments(kernel, batch))
+
+
+def required(kernel: str, batch: Batch) -> traffic.Traffic:
+    """Bytes the kernel has to move for a batch."""
+    return traffic.combine(batch) if kernel == "combine" else traffic.slot_mapping(batch)
+
+
+def checksum(outputs) -> int:
+    """63 bits of the outputs, order included."""
+    total = 0
+    for tensor in outputs:
+        flat = tensor.reshape(-1).long()
+        place = torch.arange(1, flat.numel() + 1, device=flat.device)
+        total = (total * 31 + int((flat * place).sum())) % (1 << 63)
+    return total
+
+
+def measure(case: Case) -> Iterator[dict]:
+    """Check a case's variants, then time them: one row of `records.COLUMNS` for each variant.
+
+    A case that cannot be measured (no GPU, out of memory, too small to be cold) yields rows that
+    say why in `skipped`.
+
+    Raises:
+        AssertionError: a variant differs from the reference; nothing of the case is timed.
+    """
+    facts = {"suite": case.suite, "kernel": case.kernel, "mix": case.mix}
+    try:
+        batch = case.make()
+        facts |= {
+            "preset": batch.preset.name,
+            "requests": batch.requests,
+            "tokens": batch.tokens,
+            "required_bytes": required(case.kernel, batch).total,
+            "checksum": _verify(case, batch),
+        }
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        yield from ({**facts, "variant": v, "skipped": "out of GPU memory"} for v in case.variants)
+        return
+    for protocol, cache in case.protocols:
+        under = facts | {"protocol": protocol, "cache": cache}
+        try:
+            rows = _timed(case, batch, protocol, cache)
+            yield from (under | row for row in rows)
+        except timing.SkippedError as reason:
+            yield from (under | {"variant": v, "skipped": str(reason)} for v in case.variants)
+    _verify(case, batch)  # what was timed still computes the same
+
+
+def _verify(case, batch):
+    """Checksum of the outputs, once every variant equals the reference."""
+    args, wanted = arguments(case.kernel, batch), expected(case.kernel, batch)
+    for variant in case.variants:
+        out = tuple(torch.full_like(tensor, 777_777) for tensor in wanted)
+        got = caller(case.kernel, variant)(*args, out=out)
+        if not all(map(torch.equal, got, wanted)):
+            raise AssertionError(f"{case.kernel} {variant} differs from the reference; not timed")
+        del out, got
+    return checksum(wanted)
+
+
+def _timed(case, batch, protocol, cache):
+    moved = required(case.kernel, batch)
+    sets = 1 if cache == "warm" else timing.rotation(moved.total)
+    batches = [batch, *(_copy(batch) for _ in range(sets - 1))]
+    shapes = [tensor.shape for tensor in expected(case.kernel, batch)]
+    calls = {
+        variant: [
+            _call(caller(case.kernel, variant), arguments(case.kernel, each), shapes)
+            for each in batches
+        ]
+        for variant in case.variants
+    }
+    comparator, *candidates = case.variants
+    before, timings, noise = timing.a_b_a(
+        calls[comparator], {name: calls[name] for name in candidates}, protocol
+    )
+    floor = [timing.traffic_floor(*moved) for _ in range(sets)]
+    shared = {
+        "noise": round(noise, 4),
+        "launch_floor_us": round(timing.measure([timing.launch_floor()], protocol).median_us, 3),
+        "traffic_floor_us": round(timing.measure(floor, protocol).median_us, 3),
+    }
+    for variant, taken in ({comparator: before} | timings).items():
+        yield shared | {
+            "variant": variant,
+            "median_us": round(taken.median_us, 3),
+            "p20_us": round(taken.p20_us, 3),
+            "p80_us": round(taken.p80_us, 3),
+            "count": taken.count,
+        }
+
+
+def _copy(batch):
+    tensors = {n: v.clone() for n, v in vars(batch).items() if isinstance(v, torch.Tensor)}
+    return Batch(**(vars(batch) | tensors))
+
+
+def _call(function, args, shapes):
+    """A call on outputs of its own; the functions take what they are given as it is."""
+    out = tuple(torch.empty(shape, dtype=torch.int32, device=args[0].device) for shape in shapes)
+    return lambda: function(*args, out=out)
+
+
+def live(cases: Iterable[Case]) -> list[dict]:
+    """Measure cases for a lesson, on the GPU that is here: whole rows, nothing written."""
+    origin = provenance()
+    return [row | origin for case in cases for row in measure(case)]
+
+
+def provenance() -> dict[str, str | int]:
+    """What every row says of where it comes from."""
+    facts = runtime.describe()
+    wanted = ("device", "compute_capability", "sm_count", "driver", "cuda", "torch", "triton")
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {k: facts.get(k, "") for k in wanted} | {"commit": _commit(), "date": today}
+
+
+def _commit() -> str:
+    """The commit measured, marked if the tree has changed; DSV4KERNELS_COMMIT without git."""
+    given = os.environ.get("DSV4KERNELS_COMMIT")
+    if given:
+        return given
+    command = ["git", "-C", str(records.DATA.parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def run(suites: Sequence[str], folder: Path | None = None, say: Callable = print) -> Path:
+    """Measure suites and append their rows to `folder`, case by case.
+
+    Args:
+        suites: keys of `SUITES`.
+        folder: default the device's own under `data/measured/`.
+        say: called with each line of progress.
+
+    Returns:
+        The folder.
+
+    Raises:
+        timing.SkippedError: no GPU.
+    """
+    if not runtime.has_gpu():
+        raise timing.SkippedError("no GPU here: nothing can be measured")
+    origin = provenance()
+    folder = folder or records.device_folder(origin["device"])
+    cases = [case for suite in suites for case in SUITES[suite]()]
+    began = time.monotonic()
+    for number, case in enumerate(cases, 1):
+        rows = [row | origin for row in measure(case)]
+        records.append(rows, folder / f"{case.suite}.csv")
+        say(f"[{number}/{len(cases)} {time.monotonic() - began:5.0f} s] {summary(rows)}")
+    return folder
+
+
+def summary(rows: Sequence[Mapping]) -> str:
+    """A case in a line: each variant's warm device time and its ratio to the comparator."""
+    first = rows[0]
+    words = [f"{first['suite']} {first['kernel']} {first.get('preset', '')}, {first['mix']}"]
+    if first.get("tokens"):
+        words.append(f"{first['tokens']:,} tokens:")
+    if first.get("skipped"):
+        return " ".join([*words, f"skipped, {first['skipped']}"])
+    same = [r for r in rows if r["protocol"] == first["protocol"] and r["cache"] == first["cache"]]
+    words += [f"{r['variant']} {r['median_us']:.2f} us" for r in same]
+    ratios = [f"{r['median_us'] / same[0]['median_us']:.2f}" for r in same[1:]]
+    return " ".join(words) + f" (x {', '.join(ratios)}; noise {first['noise']:.1%})"

@@ -1,0 +1,139 @@
+"""The project's own combine: tiles of rows, each element of a row written once.
+
+A program takes a tile of rows and finds their request on the device, so that a long request is
+spread over the whole GPU and a short one wastes no program. It writes each row from its first
+column to its last, top-k, window and -1 chosen by column: there is no pass that fills the output
+first, and every access is aligned. It touches no address outside a tensor's shape, whatever the
+values on the device, and folds nothing into the code that changes from batch to batch.
+
+The function takes checked arguments and allocated outputs and returns the `Launch`; `combine` is
+the way in.
+"""
+
+import triton
+import triton.language as tl
+
+from . import runtime
+
+# A tile of this many elements a program, of at most so many columns.
+TILE, MOST_COLUMNS, WARPS = 2048, 1024, 2
+REQUESTS = 128  # requests looked through at a time for the one that owns a tile's first row
+
+
+def combine(
+    outputs,
+    topk_indices,
+    query_start_loc,
+    seq_lens,
+    gather_lens,
+    window_size,
+    compress_ratio,
+    topk,
+    M,
+    N,
+) -> runtime.Launch:
+    """The launch that fills `outputs`, a pair (indices, lens); see `combine` for the shapes."""
+    indices, lens = outputs
+    tokens, width = indices.shape
+    columns = min(MOST_COLUMNS, triton.next_power_of_2(width))
+    rows = TILE // columns
+    args = (
+        indices,
+        lens,
+        topk_indices,
+        query_start_loc,
+        seq_lens,
+        gather_lens,
+        indices.stride(0),
+        topk_indices.stride(0),
+        tokens,
+        seq_lens.shape[0],
+        M,
+        N,
+        topk,
+        window_size,
+        max(compress_ratio, 1),  # unread where topk is 0, and not to be divided by
+        width,
+        rows,
+        columns,
+        REQUESTS,
+    )
+    grid = (triton.cdiv(tokens, rows) * triton.cdiv(width, columns),)
+    return runtime.Launch(_combine_tile, grid, args, {"num_warps": WARPS})
+
+
+@runtime.kernel(do_not_specialize=("tokens", "requests", "M", "N"))
+def _combine_tile(
+    indices,
+    lens,
+    topk_indices,
+    query_start_loc,
+    seq_lens,
+    gather_lens,
+    indices_stride,
+    topk_stride,
+    tokens,
+    requests,
+    M,
+    N,
+    topk: tl.constexpr,
+    window_size: tl.constexpr,
+    compress_ratio: tl.constexpr,
+    width: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    REQUESTS: tl.constexpr,
+):
+    """A tile of rows and aligned columns a program, request by request down the tile."""
+    CHUNKS: tl.constexpr = (width + COLUMNS - 1) // COLUMNS
+    chunk = tl.program_id(0) % CHUNKS
+    first_token = tl.program_id(0) // CHUNKS * ROWS
+    last_token = tl.minimum(first_token + ROWS, tokens)
+    token = first_token + tl.arange(0, ROWS)
+    column = (chunk * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    in_row = column < width
+    row = indices + token.to(tl.int64)[:, None] * indices_stride + column
+    key_row = topk_indices + token.to(tl.int64)[:, None] * topk_stride + column
+
+    # The first row's request: as many come before it as end at or before it. The last request
+    # need not be looked at, so a single one costs no search.
+    origin = tl.load(query_start_loc)
+    request = 0
+    for first in range(0, requests - 1, REQUESTS):
+        other = first + tl.arange(0, REQUESTS)
+        end = tl.load(query_start_loc + 1 + other, mask=other < requests - 1, other=0x7FFFFFFF)
+        request += tl.sum((end - origin <= first_token).to(tl.int32))
+
+    start = first_token
+    while (request < requests) & (start < last_token):
+        query_end = tl.load(query_start_loc + request + 1) - origin
+        seq_len = tl.load(seq_lens + request)
+        gather_len = tl.load(gather_lens + request)
+        end = tl.minimum(query_end, last_token)
+        in_request = (token >= start) & (token < end)
+
+        seen = tl.maximum(seq_len - query_end + token + 1, 0)  # position + 1
+        swa_len = tl.minimum(seen, window_size)
+        topk_len = tl.zeros((ROWS,), tl.int32)
+        if topk > 0:
+            topk_len = tl.minimum(seen // compress_ratio, topk)
+        length = topk_len + swa_len
+        # Row of the workspace that column 0 would name if the window began there.
+        window = M * request + N + gather_len - seq_len + seen - length
+        index = tl.where(column < length[:, None], window[:, None] + column, -1)
+        if topk > 0:
+            # Loaded in whole groups of four columns, one 16-byte access each.
+            needed = (column // 4 * 4 < topk_len[:, None]) & (column < topk)
+            key = tl.load(key_row, mask=in_request[:, None] & needed, other=0)
+            index = tl.where(column < topk_len[:, None], key + M * request, index)
+        tl.store(row, index, mask=in_request[:, None] & in_row, cache_modifier=".cs")
+        if chunk == 0:
+            tl.store(lens + token, length, mask=in_request)
+        start = tl.maximum(start, end)
+        request += 1
+
+    if start < last_token:  # rows that belong to no request
+        stray = (token >= start) & (token < tokens)
+        tl.store(row, -1, mask=stray[:, None] & in_row)
+        if chunk == 0:
+            tl.store(lens + token, 0, mask=stray)
