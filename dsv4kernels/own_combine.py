@@ -15,8 +15,8 @@ import triton.language as tl
 
 from . import runtime
 
-# A tile of this many elements a program, of at most so many columns.
-TILE, MOST_COLUMNS, WARPS = 2048, 1024, 2
+MOST_COLUMNS = 1024  # of a tile
+WIDE_TILE, NARROW_TILE = (2, 2), (4, 1)  # rows of a tile of so many columns or of fewer, and warps
 REQUESTS = 128  # requests looked through at a time for the one that owns a tile's first row
 
 
@@ -36,7 +36,7 @@ def combine(
     indices, lens = outputs
     tokens, width = indices.shape
     columns = min(MOST_COLUMNS, triton.next_power_of_2(width))
-    rows = TILE // columns
+    rows, warps = WIDE_TILE if columns == MOST_COLUMNS else NARROW_TILE
     args = (
         indices,
         lens,
@@ -59,7 +59,7 @@ def combine(
         REQUESTS,
     )
     grid = (triton.cdiv(tokens, rows) * triton.cdiv(width, columns),)
-    return runtime.Launch(_combine_tile, grid, args, {"num_warps": WARPS})
+    return runtime.Launch(_combine_tile, grid, args, {"num_warps": warps})
 
 
 @runtime.kernel(do_not_specialize=("tokens", "requests", "M", "N"))
@@ -92,8 +92,7 @@ def _combine_tile(
     token = first_token + tl.arange(0, ROWS)
     column = (chunk * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     in_row = column < width
-    row = indices + token.to(tl.int64)[:, None] * indices_stride + column
-    key_row = topk_indices + token.to(tl.int64)[:, None] * topk_stride + column
+    row = token.to(tl.int64)[:, None]  # a row's address passes 2^31 elements
 
     # The first row's request: as many come before it as end at or before it. The last request
     # need not be looked at, so a single one costs no search.
@@ -101,8 +100,9 @@ def _combine_tile(
     request = 0
     for first in range(0, requests - 1, REQUESTS):
         other = first + tl.arange(0, REQUESTS)
-        end = tl.load(query_start_loc + 1 + other, mask=other < requests - 1, other=0x7FFFFFFF)
-        request += tl.sum((end - origin <= first_token).to(tl.int32))
+        in_search = other < requests - 1
+        other_end = tl.load(query_start_loc + 1 + other, mask=in_search, other=0x7FFFFFFF)
+        request += tl.sum((other_end - origin <= first_token).to(tl.int32))
 
     start = first_token
     while (request < requests) & (start < last_token):
@@ -112,28 +112,30 @@ def _combine_tile(
         end = tl.minimum(query_end, last_token)
         in_request = (token >= start) & (token < end)
 
-        seen = tl.maximum(seq_len - query_end + token + 1, 0)  # position + 1
+        seen = tl.maximum(seq_len - query_end + 1 + token, 0)  # position + 1
         swa_len = tl.minimum(seen, window_size)
         topk_len = tl.zeros((ROWS,), tl.int32)
         if topk > 0:
             topk_len = tl.minimum(seen // compress_ratio, topk)
         length = topk_len + swa_len
         # Row of the workspace that column 0 would name if the window began there.
-        window = M * request + N + gather_len - seq_len + seen - length
+        window = (M * request + N + gather_len - seq_len) + seen - length
         index = tl.where(column < length[:, None], window[:, None] + column, -1)
         if topk > 0:
             # Loaded in whole groups of four columns, one 16-byte access each.
-            needed = (column // 4 * 4 < topk_len[:, None]) & (column < topk)
-            key = tl.load(key_row, mask=in_request[:, None] & needed, other=0)
+            needed = in_request[:, None] & (column // 4 * 4 < topk_len[:, None]) & (column < topk)
+            key = tl.load(topk_indices + row * topk_stride + column, mask=needed, other=0)
             index = tl.where(column < topk_len[:, None], key + M * request, index)
-        tl.store(row, index, mask=in_request[:, None] & in_row, cache_modifier=".cs")
+        address = indices + row * indices_stride + column
+        tl.store(address, index, mask=in_request[:, None] & in_row, cache_modifier=".cs")
         if chunk == 0:
             tl.store(lens + token, length, mask=in_request)
-        start = tl.maximum(start, end)
+        start = end
         request += 1
 
     if start < last_token:  # rows that belong to no request
         stray = (token >= start) & (token < tokens)
-        tl.store(row, -1, mask=stray[:, None] & in_row)
+        address = indices + row * indices_stride + column
+        tl.store(address, -1, mask=stray[:, None] & in_row)
         if chunk == 0:
             tl.store(lens + token, 0, mask=stray)

@@ -15,11 +15,11 @@ import triton.language as tl
 
 from . import runtime
 
-# Slot mapping. A narrow row fits one tile, 128 columns to a warp, and two rows share a program.
+# A narrow row fits one tile, 128 columns to a warp; a wide one is a loop over tiles.
 NARROW = 1024
-# A wide row is one program's loop over tiles. As long as the batch is so small that most of the GPU
-# would idle, its tiles go to programs of their own, and one more program counts the row.
 WIDE_TILE, WIDE_WARPS = 4096, 16
+# With few tokens most of the GPU would idle: a narrow row then has a program to itself instead of
+# half of one, a wide row a program for each tile and one more that counts.
 FEW_TOKENS, PART_TILE, PART_WARPS = 32, 2048, 8
 
 
@@ -32,22 +32,20 @@ def slot_mapping(
     strides = outputs[0].stride(0), topk_indices.stride(0), block_table.stride(0)
     table = block_table.shape[0], reachable_blocks(block_table, block_size)
     args = (*tensors, *strides, tokens, *table, width, block_size)
+    tile = triton.next_power_of_2(max(width, 128))
     if width <= NARROW:
-        tile = triton.next_power_of_2(max(width, 128))
-        options = {"num_warps": tile // 128}
-        return runtime.Launch(_map_two_rows, (triton.cdiv(tokens, 2),), (*args, tile), options)
-    rows = runtime.Launch(_map_wide_row, (tokens,), (*args, WIDE_TILE), {"num_warps": WIDE_WARPS})
-    parts = runtime.Launch(
-        _map_part_of_row,
-        (tokens, triton.cdiv(width, PART_TILE) + 1),
-        (*args, PART_TILE, triton.next_power_of_2(width)),
-        {"num_warps": PART_WARPS},
-    )
-    if tokens <= FEW_TOKENS:
-        rows.compile_ahead()  # so that a growing batch does not meet the compiler
-        return parts
-    parts.compile_ahead()
-    return rows
+        warps = {"num_warps": tile // 128}
+        few = runtime.Launch(_map_row, (tokens,), (*args, tile), warps)
+        many = runtime.Launch(_map_two_rows, (triton.cdiv(tokens, 2),), (*args, tile), warps)
+    else:
+        parts = (tokens, triton.cdiv(width, PART_TILE) + 1)
+        warps = {"num_warps": PART_WARPS}
+        few = runtime.Launch(_map_part_of_row, parts, (*args, PART_TILE, tile), warps)
+        warps = {"num_warps": WIDE_WARPS}
+        many = runtime.Launch(_map_row, (tokens,), (*args, WIDE_TILE), warps)
+    launch, other = (few, many) if tokens <= FEW_TOKENS else (many, few)
+    other.compile_ahead()  # a batch that grows or shrinks must not meet the compiler
+    return launch
 
 
 def reachable_blocks(block_table, block_size) -> int:
@@ -68,64 +66,21 @@ def _row(request, valid, block_table, block_table_stride, requests, blocks):
 
 
 @runtime.kernel
-def _look_up(position, table_row, reach, block_size: tl.constexpr):
-    """Slots of positions (-1 where there is none), and which there are."""
-    unsigned = position.to(tl.uint32, bitcast=True)  # -1 now lies past every table
-    block = unsigned // block_size
-    number = tl.load(table_row + block.to(tl.int32), mask=block < reach, other=-1)
-    exists = number >= 0
-    slot = number * block_size + (unsigned % block_size).to(tl.int32)
-    return tl.where(exists, slot, -1), exists
+def _block_number(position, table_row, reach, block_size: tl.constexpr):
+    """Numbers of the blocks that positions lie in; below 0 where there is none."""
+    block = position.to(tl.uint32, bitcast=True) // block_size  # -1 lies past every table
+    return tl.load(table_row + block.to(tl.int32), mask=block < reach, other=-1)
+
+
+@runtime.kernel
+def _slot(position, number, block_size: tl.constexpr):
+    """Slots of positions in blocks of these numbers; -1 where there is no block."""
+    offset = (position.to(tl.uint32, bitcast=True) % block_size).to(tl.int32)
+    return tl.where(number >= 0, number * block_size + offset, -1)
 
 
 @runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
-def _map_two_rows(
-    slots,
-    lens,
-    topk_indices,
-    token_to_req_indices,
-    block_table,
-    is_valid_token,
-    slots_stride,
-    topk_stride,
-    block_table_stride,
-    tokens,
-    requests,
-    blocks,
-    width: tl.constexpr,
-    block_size: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Two rows a program: twice the loads in flight, and one reduction counts both."""
-    first = tl.program_id(0).to(tl.int64) * 2
-    second = first + 1
-    has_second = second < tokens
-    column = tl.arange(0, TILE)
-    in_first, in_second = column < width, (column < width) & has_second
-
-    # All that does not depend on another load is asked for first; a padding row's request is
-    # loaded, but only ever used as an address on a valid row.
-    request1 = tl.load(token_to_req_indices + first)
-    request2 = tl.load(token_to_req_indices + second, mask=has_second, other=-1)
-    valid1 = tl.load(is_valid_token + first)
-    valid2 = tl.load(is_valid_token + second, mask=has_second, other=0) != 0
-    position1 = tl.load(topk_indices + first * topk_stride + column, mask=in_first, other=-1)
-    position2 = tl.load(topk_indices + second * topk_stride + column, mask=in_second, other=-1)
-
-    row1, reach1 = _row(request1, valid1, block_table, block_table_stride, requests, blocks)
-    row2, reach2 = _row(request2, valid2, block_table, block_table_stride, requests, blocks)
-    slot1, exists1 = _look_up(position1, row1, reach1, block_size)
-    slot2, exists2 = _look_up(position2, row2, reach2, block_size)
-    tl.store(slots + first * slots_stride + column, slot1, mask=in_first)
-    tl.store(slots + second * slots_stride + column, slot2, mask=in_second)
-
-    both = tl.sum(exists1.to(tl.int32) + (exists2.to(tl.int32) << 16))
-    tl.store(lens + first, both & 0xFFFF)
-    tl.store(lens + second, both >> 16, mask=has_second)
-
-
-@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
-def _map_wide_row(
+def _map_row(
     slots,
     lens,
     topk_indices,
@@ -151,10 +106,59 @@ def _map_wide_row(
         column = first + tl.arange(0, TILE)
         in_row = column < width
         position = tl.load(topk_indices + token * topk_stride + column, mask=in_row, other=-1)
-        slot, exists = _look_up(position, table_row, reach, block_size)
+        number = _block_number(position, table_row, reach, block_size)
+        slot = _slot(position, number, block_size)
         tl.store(slots + token * slots_stride + column, slot, mask=in_row)
-        length += tl.sum(exists.to(tl.int32))
+        length += tl.sum((number >= 0).to(tl.int32))
     tl.store(lens + token, length)
+
+
+@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
+def _map_two_rows(
+    slots,
+    lens,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    is_valid_token,
+    slots_stride,
+    topk_stride,
+    block_table_stride,
+    tokens,
+    requests,
+    blocks,
+    width: tl.constexpr,
+    block_size: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Two rows a program: twice the loads in flight, and one reduction counts both."""
+    first = tl.program_id(0).to(tl.int64) * 2
+    second = tl.minimum(first + 1, tokens - 1)  # read again, not written, where there is none
+    column = tl.arange(0, TILE)
+    in_row = column < width
+
+    # All that does not depend on another load is asked for first; a padding row's request is
+    # loaded, but only ever used as an address on a valid row.
+    request1 = tl.load(token_to_req_indices + first)
+    request2 = tl.load(token_to_req_indices + second)
+    valid1 = tl.load(is_valid_token + first)
+    valid2 = tl.load(is_valid_token + second)
+    position1 = tl.load(topk_indices + first * topk_stride + column, mask=in_row, other=-1)
+    position2 = tl.load(topk_indices + second * topk_stride + column, mask=in_row, other=-1)
+
+    row1, reach1 = _row(request1, valid1, block_table, block_table_stride, requests, blocks)
+    row2, reach2 = _row(request2, valid2, block_table, block_table_stride, requests, blocks)
+    number1 = _block_number(position1, row1, reach1, block_size)
+    number2 = _block_number(position2, row2, reach2, block_size)
+    slot1 = _slot(position1, number1, block_size)
+    slot2 = _slot(position2, number2, block_size)
+    has_second = first < second
+    tl.store(slots + first * slots_stride + column, slot1, mask=in_row)
+    tl.store(slots + second * slots_stride + column, slot2, mask=in_row & has_second)
+
+    both = tl.sum((number1 >= 0).to(tl.int32) + ((number2 >= 0).to(tl.int32) << 16))
+    tl.store(lens + first, both & 0xFFFF)
+    tl.store(lens + second, both >> 16, mask=has_second)
 
 
 @runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
@@ -186,7 +190,8 @@ def _map_part_of_row(
         column = (part - 1) * TILE + tl.arange(0, TILE)
         in_row = column < width
         position = tl.load(row + column, mask=in_row, other=-1)
-        slot, _ = _look_up(position, table_row, reach, block_size)
+        number = _block_number(position, table_row, reach, block_size)
+        slot = _slot(position, number, block_size)
         tl.store(slots + token * slots_stride + column, slot, mask=in_row)
     else:
         # An entry counts if its block exists. One look through the table row for null blocks
@@ -203,8 +208,8 @@ def _map_part_of_row(
         sums = tl.sum(tl.sum(counted.to(tl.int32), 0) + (null << 20))
         length = sums & 0xFFFFF
         if sums >= 1 << 20:
-            _, exist = _look_up(positions, table_row, reach, block_size)
-            length = tl.sum(tl.sum(exist.to(tl.int32), 0))
+            numbers = _block_number(positions, table_row, reach, block_size)
+            length = tl.sum(tl.sum((numbers >= 0).to(tl.int32), 0))
         tl.store(lens + token, length)
 
 

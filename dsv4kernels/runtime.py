@@ -30,12 +30,24 @@ except ImportError as error:
         "with torch==2.13.0)."
     ) from error
 
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 # The interpreter patches `triton.language` in place while it runs: one launch at a time, and no
 # compilation meanwhile.
 language_lock = threading.RLock()
+
+
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+    # Triton 3.6 makes an index of a one-element array, which NumPy 2.4 no longer does.
+    _patch_lang_tensor = interpreter._patch_lang_tensor
+
+    def _patch_lang_tensor_with_index(tensor, scope):
+        _patch_lang_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = _patch_lang_tensor_with_index
 
 
 @contextlib.contextmanager

@@ -41,11 +41,15 @@ STYLE = {
 }
 
 
+def styled(function):
+    """Draw in the house style; for the functions that return a Figure."""
+    return matplotlib.rc_context(STYLE)(function)
+
+
 def new(rows=1, columns=1, size=(7, 3.6), **options):
-    """A Figure and its axes in the house style; independent of pyplot, so none is left open."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        return figure, figure.subplots(rows, columns, **options)
+    """A Figure and its axes; independent of pyplot, so none is left open."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, **options)
 
 
 def plain_numbers(axis):
@@ -79,7 +83,8 @@ def show(figure, *, alt, caption=""):
     from IPython.display import HTML, display
 
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150)
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(picture, format="png", dpi=150)
     data = base64.b64encode(picture.getvalue()).decode()
     width = round(figure.get_figwidth() * 100)
     display(

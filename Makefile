@@ -1,0 +1,36 @@
+# make notebooks [PROFILE=quick] [ARGS="--only 02"]    run the lessons; pages in build/
+# make test                                            lint, format, tests
+# make lab                                             open the lessons in JupyterLab
+# make clean                                           remove build/ and caches, keep .venv
+# PYTHON=python3.12 picks the interpreter that .venv is made from.
+
+PYTHON ?= python3
+PROFILE ?= full
+ARGS ?=
+VENV_PYTHON := .venv/bin/python
+INSTALLED := .venv/.installed
+
+.PHONY: notebooks test lab clean
+
+notebooks: $(INSTALLED)
+	@$(VENV_PYTHON) -m dsv4kernels run --profile "$(PROFILE)" $(ARGS)
+
+test: $(INSTALLED)
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m pytest
+
+lab: $(INSTALLED)
+	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab notebooks
+
+clean:
+	rm -rf build dsv4kernels.egg-info .pytest_cache .ruff_cache .hypothesis
+	find dsv4kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@[ "$$(uname -s)" = Linux ] || { echo "Triton runs on Linux; this is $$(uname -s)." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("Python 3.11, 3.12 or 3.13 is needed; %s is %s. Try make PYTHON=python3.12" % (sys.executable, sys.version.split()[0]))'
+	@echo "Installing into .venv: some minutes the first time."
+	@"$(PYTHON)" -m venv .venv
+	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@touch $@

@@ -1,0 +1,127 @@
+"""The command line: `python -m dsv4kernels run` and `bench`."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from .parameters import LessonError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; its exit status: 0 well, 1 a lesson failed, 2 misuse, 130 Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m dsv4kernels", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    _add_run(commands)
+    _add_bench(commands)
+    options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        return options.command(options)
+    except LessonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _add_run(commands) -> None:
+    parser = commands.add_parser("run", help="run the lessons and write their pages")
+    parser.add_argument("--only", nargs="+", metavar="LESSON", help="names, or their beginnings")
+    parser.add_argument("--profile", default="quick", help="parameters: quick (default) or full")
+    parser.add_argument(
+        "-p",
+        dest="overrides",
+        action="append",
+        default=[],
+        type=_assignment,
+        metavar="NAME=VALUE",
+        help="a parameter for every lesson that has it; may be repeated",
+    )
+    parser.add_argument("--build", type=Path, help="folder for pages (default: build)")
+    parser.add_argument("--jobs", type=_positive, help="lessons at a time (default: CPUs)")
+    parser.add_argument(
+        "--cell-timeout", type=_positive, default=600, metavar="S", help="seconds a cell may take"
+    )
+    parser.add_argument("--notebooks", type=Path, help="folder of lessons (default: notebooks)")
+    parser.add_argument("--list", action="store_true", help="show lessons and their parameters")
+    parser.set_defaults(command=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from . import lessons, runner
+
+    notebooks = options.notebooks or lessons.NOTEBOOKS
+    if options.list:
+        found = lessons.read_all(notebooks)
+        for name in lessons.select(found, options.only):
+            source = found[name].parameters.strip().replace("\n", "\n    ")
+            print(f"{name}: {found[name].title}\n    {source}")
+        return 0
+    ledger = runner.run(
+        options.only,
+        profile=options.profile,
+        overrides=dict(options.overrides),
+        build=options.build or runner.BUILD,
+        notebooks=notebooks,
+        jobs=options.jobs,
+        cell_timeout=options.cell_timeout,
+    )
+    statuses = [lesson["status"] for lesson in ledger["lessons"].values()]
+    counts = ", ".join(f"{statuses.count(s)} {s}" for s in dict.fromkeys(statuses))
+    print(f"{counts} in {ledger['seconds']:.1f} s: {options.build or runner.BUILD}/index.html")
+    return 1 if "failed" in statuses else 0
+
+
+def _add_bench(commands) -> None:
+    parser = commands.add_parser("bench", help="measure this machine's GPU and record the figures")
+    parser.add_argument("--suite", nargs="+", metavar="SUITE", help="which (default: all)")
+    parser.add_argument("--out", type=Path, help="folder (default: the GPU's own in data/measured)")
+    parser.add_argument("--list", action="store_true", help="show the suites")
+    parser.set_defaults(command=_bench)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from . import bench, timing
+    from .parameters import closest
+
+    if options.list:
+        for suite, cases in bench.SUITES.items():
+            print(f"{suite}: {len(list(cases()))} shapes")
+        return 0
+    suites = options.suite or list(bench.SUITES)
+    for suite in suites:
+        if suite not in bench.SUITES:
+            raise LessonError(f"no suite {suite!r}{closest(suite, bench.SUITES)}")
+    try:
+        folder = bench.run(suites, options.out)
+    except timing.SkippedError as reason:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("what was measured so far is kept", file=sys.stderr)
+        raise
+    print(f"recorded in {folder}")
+    return 0
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
+    return name.strip(), value
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as on Ctrl-C
+    sys.exit(main())
