@@ -115,12 +115,12 @@ def plan(
     That of a published kernel (`num_workers` given) expects the indices to be -1 already. The
     launch is None where there is nothing to launch. Arguments as in `combine_topk_swa_indices`.
     """
-    checks.tensor("topk_indices", topk_indices, torch.int32, (None, None))
-    (tokens, columns), device = topk_indices.shape, topk_indices.device
-    checks.tensor("seq_lens", seq_lens, torch.int32, (None,), device)
-    requests = seq_lens.shape[0]
-    checks.tensor("query_start_loc", query_start_loc, torch.int32, (requests + 1,), device)
-    checks.tensor("gather_lens", gather_lens, torch.int32, (requests,), device)
+    checks.matrix("topk_indices", topk_indices, (None, None))
+    tokens, columns = topk_indices.shape
+    checks.vector("seq_lens", seq_lens, torch.int32, None, topk_indices)
+    requests = seq_lens.size(0)
+    checks.vector("query_start_loc", query_start_loc, torch.int32, requests + 1, topk_indices)
+    checks.vector("gather_lens", gather_lens, torch.int32, requests, topk_indices)
     checks.at_least("window_size", window_size, 1)
     checks.at_least("topk", topk, 0)
     if topk > columns:
@@ -137,7 +137,9 @@ def plan(
         checks.at_least("num_workers", num_workers, 1)
         if num_workers > 65_535:
             raise ValueError(f"num_workers must be at most 65,535 (a grid axis), got {num_workers}")
-    outputs = indices, lens = checks.output(out, (tokens, output_width(topk, window_size)), device)
+    outputs = indices, lens = checks.output(
+        out, tokens, output_width(topk, window_size), topk_indices
+    )
     if not tokens or not requests:
         return outputs, None
     if num_workers is None:

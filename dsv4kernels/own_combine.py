@@ -10,7 +10,6 @@ The function takes checked arguments and allocated outputs and returns the `Laun
 the way in.
 """
 
-import triton
 import triton.language as tl
 
 from . import runtime
@@ -35,7 +34,7 @@ def combine(
     """The launch that fills `outputs`, a pair (indices, lens); see `combine` for the shapes."""
     indices, lens = outputs
     tokens, width = indices.shape
-    columns = min(MOST_COLUMNS, triton.next_power_of_2(width))
+    columns = min(MOST_COLUMNS, 1 << (width - 1).bit_length())
     rows, warps = WIDE_TILE if columns == MOST_COLUMNS else NARROW_TILE
     args = (
         indices,
@@ -47,7 +46,7 @@ def combine(
         indices.stride(0),
         topk_indices.stride(0),
         tokens,
-        seq_lens.shape[0],
+        seq_lens.size(0),
         M,
         N,
         topk,
@@ -58,7 +57,7 @@ def combine(
         columns,
         REQUESTS,
     )
-    grid = (triton.cdiv(tokens, rows) * triton.cdiv(width, columns),)
+    grid = (-(-tokens // rows) * -(-width // columns),)
     return runtime.Launch(_combine_tile, grid, args, {"num_warps": warps})
 
 

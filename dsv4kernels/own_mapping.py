@@ -1,4 +1,4 @@
-"""The project's own slot mapping, plain and under decode context parallelism.
+"""The project's own slot mapping.
 
 Each output element is written once, by a program that owns it, and whatever the values on the
 device, no address outside a tensor's shape is touched. Nothing that changes from batch to batch
@@ -10,7 +10,6 @@ is the way in. Which kernel runs, and how, follows from the shape alone by the r
 06 shows the sweep behind them.
 """
 
-import triton
 import triton.language as tl
 
 from . import runtime
@@ -27,25 +26,55 @@ def slot_mapping(
     outputs, topk_indices, token_to_req_indices, block_table, block_size, is_valid_token
 ) -> runtime.Launch:
     """The launch that fills `outputs`, a pair (slots, lens); see `slot_mapping` for the shapes."""
+    slots, lens = outputs
     tokens, width = topk_indices.shape
-    tensors = (*outputs, topk_indices, token_to_req_indices, block_table, is_valid_token)
-    strides = outputs[0].stride(0), topk_indices.stride(0), block_table.stride(0)
-    table = block_table.shape[0], reachable_blocks(block_table, block_size)
-    args = (*tensors, *strides, tokens, *table, width, block_size)
-    tile = triton.next_power_of_2(max(width, 128))
-    if width <= NARROW:
-        warps = {"num_warps": tile // 128}
-        few = runtime.Launch(_map_row, (tokens,), (*args, tile), warps)
-        many = runtime.Launch(_map_two_rows, (triton.cdiv(tokens, 2),), (*args, tile), warps)
-    else:
-        parts = (tokens, triton.cdiv(width, PART_TILE) + 1)
-        warps = {"num_warps": PART_WARPS}
-        few = runtime.Launch(_map_part_of_row, parts, (*args, PART_TILE, tile), warps)
-        warps = {"num_warps": WIDE_WARPS}
-        many = runtime.Launch(_map_row, (tokens,), (*args, WIDE_TILE), warps)
-    launch, other = (few, many) if tokens <= FEW_TOKENS else (many, few)
-    other.compile_ahead()  # a batch that grows or shrinks must not meet the compiler
+    strides = slots.stride(0), topk_indices.stride(0), block_table.stride(0)
+    args = (
+        slots,
+        lens,
+        topk_indices,
+        token_to_req_indices,
+        block_table,
+        is_valid_token,
+        *strides,
+        tokens,
+        block_table.size(0),
+        reachable_blocks(block_table, block_size),
+        width,
+        block_size,
+    )
+    few = tokens <= FEW_TOKENS
+    launch = _launch(args, tokens, width, few)
+    if slots.is_cuda:
+        # The other kernel of this geometry too: a batch that grows must not meet the compiler.
+        geometry = slots.get_device(), width, block_size, *(stride % 16 for stride in strides)
+        if geometry not in _compiled:
+            _launch(args, tokens, width, not few).compile_ahead()
+            _compiled.add(geometry)
     return launch
+
+
+_compiled = set()  # geometries whose kernels are all compiled
+
+
+def _launch(args, tokens, width, few):
+    """The rule: which kernel takes a batch, from the width of its rows and how few they are."""
+    tile = power_of_2(max(width, 128))
+    if width <= NARROW and few:
+        return runtime.Launch(_map_row, (tokens,), (*args, tile), {"num_warps": tile // 128})
+    if width <= NARROW:
+        grid = (-(-tokens // 2),)
+        return runtime.Launch(_map_two_rows, grid, (*args, tile), {"num_warps": tile // 128})
+    if few:
+        grid = (tokens, -(-width // PART_TILE) + 1)
+        args = (*args, PART_TILE, tile)
+        return runtime.Launch(_map_part_of_row, grid, args, {"num_warps": PART_WARPS})
+    return runtime.Launch(_map_row, (tokens,), (*args, WIDE_TILE), {"num_warps": WIDE_WARPS})
+
+
+def power_of_2(number: int) -> int:
+    """The least power of two that is no less (Triton's own takes microseconds)."""
+    return 1 << (number - 1).bit_length()
 
 
 def reachable_blocks(block_table, block_size) -> int:
@@ -54,11 +83,11 @@ def reachable_blocks(block_table, block_size) -> int:
     With so many at most, a negative position read as unsigned lies past the table: one comparison
     tells empty entries and positions past the table.
     """
-    return min(block_table.shape[1], (2**31 - 1) // block_size + 1)
+    return min(block_table.size(1), (2**31 - 1) // block_size + 1)
 
 
 @runtime.kernel
-def _row(request, valid, block_table, block_table_stride, requests, blocks):
+def row_of_table(request, valid, block_table, block_table_stride, requests, blocks):
     """A token's row of the block table, and how many of its blocks exist (0 if it has none)."""
     known = valid & (request.to(tl.uint32, bitcast=True) < requests.to(tl.uint32, bitcast=True))
     table_row = block_table + request.to(tl.int64) * block_table_stride
@@ -100,7 +129,9 @@ def _map_row(
     token = tl.program_id(0).to(tl.int64)
     request = tl.load(token_to_req_indices + token)
     valid = tl.load(is_valid_token + token)
-    table_row, reach = _row(request, valid, block_table, block_table_stride, requests, blocks)
+    table_row, reach = row_of_table(
+        request, valid, block_table, block_table_stride, requests, blocks
+    )
     length = 0
     for first in range(0, width, TILE):
         column = first + tl.arange(0, TILE)
@@ -146,8 +177,8 @@ def _map_two_rows(
     position1 = tl.load(topk_indices + first * topk_stride + column, mask=in_row, other=-1)
     position2 = tl.load(topk_indices + second * topk_stride + column, mask=in_row, other=-1)
 
-    row1, reach1 = _row(request1, valid1, block_table, block_table_stride, requests, blocks)
-    row2, reach2 = _row(request2, valid2, block_table, block_table_stride, requests, blocks)
+    row1, reach1 = row_of_table(request1, valid1, block_table, block_table_stride, requests, blocks)
+    row2, reach2 = row_of_table(request2, valid2, block_table, block_table_stride, requests, blocks)
     number1 = _block_number(position1, row1, reach1, block_size)
     number2 = _block_number(position2, row2, reach2, block_size)
     slot1 = _slot(position1, number1, block_size)
@@ -184,7 +215,9 @@ def _map_part_of_row(
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     request = tl.load(token_to_req_indices + token)
     valid = tl.load(is_valid_token + token)
-    table_row, reach = _row(request, valid, block_table, block_table_stride, requests, blocks)
+    table_row, reach = row_of_table(
+        request, valid, block_table, block_table_stride, requests, blocks
+    )
     row = topk_indices + token * topk_stride
     if part > 0:
         column = (part - 1) * TILE + tl.arange(0, TILE)
@@ -211,87 +244,3 @@ def _map_part_of_row(
             numbers = _block_number(positions, table_row, reach, block_size)
             length = tl.sum(tl.sum((numbers >= 0).to(tl.int32), 0))
         tl.store(lens + token, length)
-
-
-def dcp(
-    outputs,
-    topk_indices,
-    token_to_req_indices,
-    block_table,
-    block_size,
-    is_valid_token,
-    dcp_world_size,
-    dcp_rank,
-    interleave,
-) -> runtime.Launch:
-    """The launch that fills `outputs` with the entries one DCP rank owns."""
-    tokens, width = topk_indices.shape
-    tile = min(NARROW, triton.next_power_of_2(max(width, 128)))
-    args = (
-        *outputs,
-        topk_indices,
-        token_to_req_indices,
-        block_table,
-        is_valid_token,
-        outputs[0].stride(0),
-        topk_indices.stride(0),
-        block_table.stride(0),
-        block_table.shape[0],
-        reachable_blocks(block_table, block_size * dcp_world_size),
-        width,
-        block_size,
-        dcp_world_size,
-        dcp_rank,
-        interleave,
-        tile,
-    )
-    return runtime.Launch(_map_owned, (tokens,), args)
-
-
-@runtime.kernel(do_not_specialize=("requests", "blocks"))
-def _map_owned(
-    slots,
-    lens,
-    topk_indices,
-    token_to_req_indices,
-    block_table,
-    is_valid_token,
-    slots_stride,
-    topk_stride,
-    block_table_stride,
-    requests,
-    blocks,
-    width: tl.constexpr,
-    block_size: tl.constexpr,
-    dcp_world_size: tl.constexpr,
-    dcp_rank: tl.constexpr,
-    interleave: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    token = tl.program_id(0).to(tl.int64)
-    request = tl.load(token_to_req_indices + token)
-    valid = tl.load(is_valid_token + token)
-    table_row, reach = _row(request, valid, block_table, block_table_stride, requests, blocks)
-    row, slots_row = topk_indices + token * topk_stride, slots + token * slots_stride
-
-    length = 0
-    for first in range(0, width, TILE):
-        column = first + tl.arange(0, TILE)
-        position = tl.load(row + column, mask=column < width, other=-1)
-        unsigned = position.to(tl.uint32, bitcast=True)
-        block = unsigned // (block_size * dcp_world_size)
-        inside = unsigned % (block_size * dcp_world_size)
-        owned = (inside // interleave % dcp_world_size == dcp_rank) & (block < reach)
-        offset = inside // (dcp_world_size * interleave) * interleave + inside % interleave
-        number = tl.load(table_row + block.to(tl.int32), mask=owned, other=-1)
-        kept = number >= 0
-        # A kept entry's column is its rank among the kept ones.
-        target = length + tl.cumsum(kept.to(tl.int32), 0) - 1
-        tl.store(slots_row + target, number * block_size + offset.to(tl.int32), mask=kept)
-        length += tl.sum(kept.to(tl.int32))
-    tl.store(lens + token, length)
-
-    # The rest of the row: columns that no kept entry owns, so no order between stores matters.
-    for first in range(0, width, TILE):
-        column = first + tl.arange(0, TILE)
-        tl.store(slots_row + column, -1, mask=(column >= length) & (column < width))

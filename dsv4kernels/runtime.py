@@ -14,7 +14,7 @@ import functools
 import platform
 import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -152,9 +152,19 @@ class Launch(NamedTuple):
         self.kernel.run(*self.args, grid=self.grid, warmup=False, **self.options)
 
     def compile_ahead(self):
-        """Compile for the GPU that holds the arguments, if there is one, without launching."""
-        if self.args[0].is_cuda:
-            self.kernel.run(*self.args, grid=self.grid, warmup=True, **self.options)
+        """Compile for the GPU that holds the arguments, without launching; the compiled kernel."""
+        return self.kernel.run(*self.args, grid=self.grid, warmup=True, **self.options)
+
+    def prepared(self) -> Callable[[], None]:
+        """A call that launches on the same tensors again, without the JIT's work in between.
+
+        Nothing is checked or looked up any more: for a caller that keeps its buffers and geometry,
+        as a serving engine does. On the CPU it is `run`.
+        """
+        if not self.args[0].is_cuda:
+            return self.run
+        launcher = self.compile_ahead()[(*self.grid, 1, 1)[:3]]
+        return functools.partial(launcher, *self.args)
 
     def named(self) -> dict[str, Any]:
         """The arguments by name."""

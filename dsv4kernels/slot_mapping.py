@@ -24,7 +24,7 @@ import functools
 import torch
 import triton.language as tl
 
-from . import checks, own_mapping, runtime
+from . import checks, own_dcp, own_mapping, runtime
 
 GEOMETRY = ("slots_stride", "topk_stride", "block_table_stride", "width", "block_size")
 TILE = 1024  # columns the published kernel maps at a time
@@ -244,7 +244,7 @@ def plan_dcp(
         )
     if not topk_indices.shape[0] or not block_table.shape[0]:
         return _empty(outputs), None
-    return outputs, own_mapping.dcp(
+    return outputs, own_dcp.dcp(
         outputs,
         topk_indices,
         token_to_req_indices,
@@ -259,18 +259,18 @@ def plan_dcp(
 
 def _check(topk_indices, token_to_req_indices, block_table, block_size, is_valid_token, out):
     """Host checks that both maps share; the outputs."""
-    checks.tensor("topk_indices", topk_indices, torch.int32, (None, None))
-    tokens, device = topk_indices.shape[0], topk_indices.device
-    checks.tensor("token_to_req_indices", token_to_req_indices, torch.int32, (None,), device)
-    if token_to_req_indices.shape[0] < tokens:
+    checks.matrix("topk_indices", topk_indices, (None, None))
+    tokens, width = topk_indices.shape
+    checks.vector("token_to_req_indices", token_to_req_indices, torch.int32, None, topk_indices)
+    if token_to_req_indices.size(0) < tokens:
         raise ValueError(
             f"token_to_req_indices must have at least {tokens} entries, one a row of "
-            f"topk_indices, got {token_to_req_indices.shape[0]}"
+            f"topk_indices, got {token_to_req_indices.size(0)}"
         )
-    checks.tensor("block_table", block_table, torch.int32, (None, None), device)
+    checks.matrix("block_table", block_table, (None, None), topk_indices)
     checks.at_least("block_size", block_size, 1)
-    checks.tensor("is_valid_token", is_valid_token, torch.bool, (tokens,), device)
-    return checks.output(out, topk_indices.shape, device)
+    checks.vector("is_valid_token", is_valid_token, torch.bool, tokens, topk_indices)
+    return checks.output(out, tokens, width, topk_indices)
 
 
 def _empty(outputs):
