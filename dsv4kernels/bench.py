@@ -111,6 +111,18 @@ def _grid() -> Iterator[Case]:
         yield Case("grid", "combine", mix, make, COMBINE, DEVICE[:1])
 
 
+def _host() -> Iterator[Case]:
+    own = ("own", "own, prepared", "own, plan only")
+    protocols = (("host", "warm"), ("event", "warm"))
+    for tokens in (1, 64, 512):
+        make = _mapping(FLASH_C4A, tokens)
+        variants = (*SLOT_MAPPING[:-1], *own)
+        yield Case("host", "slot_mapping", "one request", make, variants, protocols)
+    for tokens in (64, 1024):
+        variants = (*COMBINE[:-1], *own)
+        yield Case("host", "combine", "one request", requests_of(1, tokens), variants, protocols)
+
+
 SUITES: dict[str, Callable[[], Iterator[Case]]] = {
     "published": _published,
     "presets": _presets,
@@ -119,6 +131,7 @@ SUITES: dict[str, Callable[[], Iterator[Case]]] = {
     "tokens": _tokens,
     "wide": _wide,
     "grid": _grid,
+    "host": _host,
 }
 
 
@@ -210,7 +223,7 @@ def measure(case: Case) -> Iterator[dict]:
 def _verify(case, batch):
     """Checksum of the outputs, once every variant equals the reference."""
     args, wanted = arguments(case.kernel, batch), expected(case.kernel, batch)
-    for variant in case.variants:
+    for variant in dict.fromkeys(variant.split(", ")[0] for variant in case.variants):
         out = tuple(torch.full_like(tensor, 777_777) for tensor in wanted)
         got = caller(case.kernel, variant)(*args, out=out)
         if not all(map(torch.equal, got, wanted)):
@@ -226,7 +239,7 @@ def _timed(case, batch, protocol, cache):
     shapes = [tensor.shape for tensor in expected(case.kernel, batch)]
     calls = {
         variant: [
-            _call(caller(case.kernel, variant), arguments(case.kernel, each), shapes)
+            _call(case.kernel, variant, arguments(case.kernel, each), shapes)
             for each in batches
         ]
         for variant in case.variants
@@ -256,10 +269,21 @@ def _copy(batch):
     return Batch(**(vars(batch) | tensors))
 
 
-def _call(function, args, shapes):
-    """A call on outputs of its own; the functions take what they are given as it is."""
+def _call(kernel, variant, args, shapes):
+    """A call on outputs of its own.
+
+    After a comma a variant says which part of the call: `prepared`, the launch alone without the
+    JIT's work, or `plan only`, the checks and arguments without the launch.
+    """
     out = tuple(torch.empty(shape, dtype=torch.int32, device=args[0].device) for shape in shapes)
-    return lambda: function(*args, out=out)
+    name, _, part = variant.partition(", ")
+    if not part:
+        function = caller(kernel, name)
+        return lambda: function(*args, out=out)
+    plan = combine.plan if kernel == "combine" else slot_mapping.plan
+    if part == "prepared":
+        return plan(*args, out=out)[1].prepared()
+    return lambda: plan(*args, out=out)
 
 
 def live(cases: Iterable[Case]) -> list[dict]:
