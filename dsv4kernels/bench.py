@@ -113,7 +113,7 @@ def _grid() -> Iterator[Case]:
 
 def _host() -> Iterator[Case]:
     own = ("own", "own, prepared", "own, plan only")
-    protocols = (("host", "warm"), ("event", "warm"))
+    protocols = (("host", "warm"),)
     for tokens in (1, 64, 512):
         make = _mapping(FLASH_C4A, tokens)
         variants = (*SLOT_MAPPING[:-1], *own)

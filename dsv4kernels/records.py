@@ -46,6 +46,10 @@ COLUMNS = (
     "commit",
     "date",
 )
+KEY = (
+    *("device", "suite", "kernel", "variant", "preset", "mix", "requests", "tokens"),
+    *("protocol", "cache"),
+)
 SOURCE = ("device", "protocol", "cache")  # what one curve must not mix
 
 
@@ -81,6 +85,8 @@ def load_devices() -> pd.DataFrame:
 def load_measured(device: str | None = None) -> pd.DataFrame:
     """Every figure measured by this package, or those of one device.
 
+    Where a measurement was repeated, the last one counts; rows without a time are left out.
+
     Raises:
         DataError: nothing is recorded (for that device).
     """
@@ -89,6 +95,7 @@ def load_measured(device: str | None = None) -> pd.DataFrame:
     if not tables:
         raise DataError("nothing measured is recorded under data/measured")
     table = pd.concat(tables, ignore_index=True)
+    table = table[table["median_us"].notna()].drop_duplicates(list(KEY), keep="last")
     return table if device is None else select(table, device=device)
 
 

@@ -48,7 +48,8 @@ def run(
         overrides: parameters for every selected lesson that has them.
         build: folder to write to.
         notebooks: folder of the lessons, and of their kernels.
-        jobs: lessons at a time; None for the number of CPUs.
+        jobs: lessons at a time; None for the number of CPUs, or one by one where there is a GPU,
+            whose timings would disturb each other.
         cell_timeout: seconds that one cell may take.
         out: where progress goes; None for standard output.
 
@@ -66,7 +67,8 @@ def run(
     runs = {name: _Run(lesson, values.get(name, {})) for name, lesson in lessons.items()}
     chosen = [runs[name] for name in selected]
     build = Path(build).resolve()
-    jobs = max(1, min(jobs or os.cpu_count() or 1, len(chosen)))
+    at_once = 1 if Path("/dev/nvidiactl").exists() else os.cpu_count() or 1
+    jobs = max(1, min(jobs or at_once, len(chosen)))
     pages.prepare(build, selected)
     began = time.monotonic()
     try:
