@@ -14,12 +14,13 @@ import triton.language as tl
 
 from . import runtime
 
-# A narrow row fits one tile, 128 columns to a warp; a wide one is a loop over tiles.
-NARROW = 1024
+# A narrow row fits one tile. A program takes two of them, 128 columns to a warp; with few tokens
+# one, on twice the warps, which ends sooner but asks for more of the GPU.
+NARROW, FEW_NARROW, MOST_WARPS = 1024, 512, 8
+# A wide row is one program's loop over tiles; with few tokens a program for each tile and one more
+# that counts, since most of the GPU would idle.
 WIDE_TILE, WIDE_WARPS = 4096, 16
-# With few tokens most of the GPU would idle: a narrow row then has a program to itself instead of
-# half of one, a wide row a program for each tile and one more that counts.
-FEW_TOKENS, PART_TILE, PART_WARPS = 32, 2048, 8
+FEW_WIDE, PART_TILE, PART_WARPS = 32, 2048, 8
 
 
 def slot_mapping(
@@ -43,7 +44,7 @@ def slot_mapping(
         width,
         block_size,
     )
-    few = tokens <= FEW_TOKENS
+    few = tokens <= (FEW_NARROW if width <= NARROW else FEW_WIDE)
     launch = _launch(args, tokens, width, few)
     if slots.is_cuda:
         # The other kernel of this geometry too: a batch that grows must not meet the compiler.
@@ -61,7 +62,8 @@ def _launch(args, tokens, width, few):
     """The rule: which kernel takes a batch, from the width of its rows and how few they are."""
     tile = power_of_2(max(width, 128))
     if width <= NARROW and few:
-        return runtime.Launch(_map_row, (tokens,), (*args, tile), {"num_warps": tile // 128})
+        warps = min(tile // 64, MOST_WARPS)
+        return runtime.Launch(_map_row, (tokens,), (*args, tile), {"num_warps": warps})
     if width <= NARROW:
         grid = (-(-tokens // 2),)
         return runtime.Launch(_map_two_rows, grid, (*args, tile), {"num_warps": tile // 128})
@@ -233,12 +235,12 @@ def _map_part_of_row(
         columns = tl.arange(0, ROW_TILE // TILE)[:, None] * TILE + lane[None, :]
         positions = tl.load(row + columns, mask=columns < width, other=-1)
         counted = positions.to(tl.uint32, bitcast=True) // block_size < reach
-        null = tl.zeros((TILE,), tl.int32)
-        for first in range(0, blocks, TILE):
+        null = tl.load(table_row + lane, mask=lane.to(tl.uint32) < reach, other=0) < 0
+        for first in range(TILE, blocks, TILE):
             in_table = (first + lane).to(tl.uint32) < reach
-            null |= (tl.load(table_row + first + lane, mask=in_table, other=0) < 0).to(tl.int32)
+            null |= tl.load(table_row + first + lane, mask=in_table, other=0) < 0
         # Both sums in one reduction: a row has at most 2^20 - 1 columns.
-        sums = tl.sum(tl.sum(counted.to(tl.int32), 0) + (null << 20))
+        sums = tl.sum(tl.sum(counted.to(tl.int32), 0) + (null.to(tl.int32) << 20))
         length = sums & 0xFFFFF
         if sums >= 1 << 20:
             numbers = _block_number(positions, table_row, reach, block_size)
