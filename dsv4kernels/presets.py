@@ -280,7 +280,7 @@ def _draw_positions(topk_indices, visible, topk, holes, seed):
         keys = visible[first : first + rows, None].long()
         entries = keys.clamp(max=topk)
         some = entries.clamp(min=1)
-        piece = (column * 1_000_003 + token * 7_919) % some
+        piece = (column * 1_000_003 + token * 7_919 + seed * 104_729) % some
         noise = _hash(token * 16_411 + column * 40_503 + seed * 69_061)
         position = piece * keys // some + noise % (keys // some).clamp(min=1)
         taken = column < entries

@@ -53,21 +53,14 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
 @contextlib.contextmanager
 def _plain_library():
     """Lend an interpreted launch the plain Python of Triton's jitted library functions."""
-    jitted = {name: f for name, f in vars(tl).items() if isinstance(f, JITFunction)}
-    members = {n: f for n, f in vars(tl.tensor).items() if isinstance(f, JITFunction)}
-    with language_lock, triton.knobs.runtime.scope():
+    with language_lock, triton.knobs.runtime.scope(), contextlib.ExitStack() as stack:
         triton.knobs.runtime.interpret = True
-        for name, f in jitted.items():
-            setattr(tl, name, f.fn)
-        for name, f in members.items():
-            setattr(tl.tensor, name, f.fn)
-        try:
-            yield
-        finally:
-            for name, f in jitted.items():
-                setattr(tl, name, f)
-            for name, f in members.items():
-                setattr(tl.tensor, name, f)
+        for owner in (tl, tl.tensor):
+            for name, function in list(vars(owner).items()):
+                if isinstance(function, JITFunction):
+                    setattr(owner, name, function.fn)
+                    stack.callback(setattr, owner, name, function)
+        yield
 
 
 class Kernel(JITFunction):

@@ -1,0 +1,151 @@
+"""Combine against the reference: the project's own kernel and the published one."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import POISON, assert_same, int32, poisoned
+from test_reference import assert_case
+
+from dsv4kernels import combine, presets, reference
+from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A, SWA_ONLY
+
+CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
+SMALL = FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8)
+VARIANTS = (None, 1, 3, 128)  # None is the project's own kernel
+
+
+def run(args, num_workers, out=None):
+    return combine.combine_topk_swa_indices(*args, num_workers=num_workers, out=out)
+
+
+def check(batch, num_workers):
+    args = batch.combine_args()
+    expected = reference.combine_topk_swa_indices(*args)
+    out = poisoned(*expected[0].shape)
+    assert_same(run(args, num_workers, out), expected)
+    return out
+
+
+BATCHES = {
+    "decode": lambda: presets.decode(SMALL, 5, 90),
+    "prefill": lambda: presets.prefill(SMALL, 70),
+    "chunk of a longer prompt": lambda: presets.chunked_prefill(SMALL, 9, 100),
+    "mixed lengths": lambda: presets.mixed(SMALL, 40),
+    "tokens that belong to no request": lambda: presets.mixed(SMALL, 9, padding=7),
+    "rows that are views of wider ones": lambda: presets.mixed(SMALL, 9, row_stride=13),
+    "requests without tokens": lambda: presets.batch(SMALL, [0, 3, 0, 0, 2, 0], [4, 9, 0, 7, 2, 5]),
+    "warm-up: sequences shorter than queries": lambda: presets.batch(SMALL, [6, 3], [2, 1]),
+    "one token a request": lambda: presets.batch(SMALL, [1] * 9, range(1, 10)),
+    "window of one": lambda: presets.prefill(SMALL.replace(window_size=1), 12),
+    "window wider than 128": lambda: presets.batch(SMALL.replace(window_size=200), [5], [300]),
+    "window not a power of two": lambda: presets.prefill(SMALL.replace(window_size=5), 12),
+    "topk smaller than the row": lambda: presets.prefill(SMALL.replace(topk=5), 30),
+    "topk not a multiple of four": lambda: presets.prefill(SMALL.replace(topk=7, row_width=7), 40),
+    "sliding window only": lambda: presets.batch(SWA_ONLY, [5, 0, 9], [5, 3, 200]),
+    "ratio 1": lambda: presets.prefill(SMALL.replace(compress_ratio=1), 12),
+    "the whole width of C4A": lambda: presets.batch(FLASH_C4A, [3, 2], [9000, 400]),
+    "the whole width of Pro C4A": lambda: presets.batch(PRO_C4A, [3], [9000]),
+    "the whole width of C128A": lambda: presets.batch(C128A, [2], [1_048_576]),
+}
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+@pytest.mark.parametrize("kind", BATCHES)
+def test_equals_the_reference(kind, num_workers):
+    batch = BATCHES[kind]()
+    if num_workers == 128 and batch.requests > 2:
+        pytest.skip("idle workers by the hundred; tested with 1 and 3")
+    check(batch, num_workers)
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case["kernel"] == "combine_topk_swa_indices"],
+    ids=lambda case: case["why"],
+)
+def test_case(case, num_workers):
+    args = [int32(v) if isinstance(v, list) else v for v in case["args"].values()]
+    out = poisoned(args[0].shape[0], case["expect"]["width"])
+    assert_case(*run(args, num_workers, out), case["expect"])
+
+
+@pytest.mark.parametrize("num_workers", [None, 128, 256])
+def test_rows_across_worker_tiles(num_workers):
+    check(presets.batch(SMALL, [129, 171]), num_workers)
+
+
+@pytest.mark.parametrize("num_workers", [None, 256])
+def test_a_second_and_third_pass_of_256_workers(num_workers):
+    check(presets.batch(SMALL, [129, 600], [500, 600]), num_workers)
+
+
+def test_more_requests_than_are_looked_through_at_a_time():
+    lens = [i % 3 for i in range(300)]
+    check(presets.batch(SMALL, lens, [n + 40 for n in lens], padding=3), None)
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_nothing_to_combine(num_workers):
+    indices, lens = run(presets.batch(SMALL, []).combine_args(), num_workers)
+    assert indices.shape == (0, 128)
+    assert lens.shape == (0,)
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_tokens_without_requests(num_workers):
+    out = check(presets.batch(SMALL, [], padding=3), num_workers)
+    assert (out[0] == -1).all()
+    assert out[1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_topk_indices_are_not_read_where_topk_is_0(num_workers):
+    batch = presets.batch(SWA_ONLY.replace(compress_ratio=0), [4], [9])
+    batch.topk_indices.fill_(123_456)
+    indices, _ = check(batch, num_workers)
+    assert (indices != 123_456).all()
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_out_is_written_in_place_and_nothing_beside_it(num_workers):
+    batch = presets.mixed(SMALL, 12, padding=2)
+    indices, lens = poisoned(batch.tokens, 128, stride=131)
+    got = run(batch.combine_args(), num_workers, (indices, lens))
+    assert got[0] is indices
+    assert got[1] is lens
+    assert_same(got, reference.combine_topk_swa_indices(*batch.combine_args()))
+    beside = torch.as_strided(indices, (batch.tokens, 3), (131, 1), 128)[:-1]
+    assert (beside == POISON).all()
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_new_outputs_are_wholly_written(num_workers):
+    torch.use_deterministic_algorithms(True)  # fills what is allocated with 2147483647
+    try:
+        batch = presets.mixed(SMALL, 12, padding=2)
+        assert_same(
+            run(batch.combine_args(), num_workers),
+            reference.combine_topk_swa_indices(*batch.combine_args()),
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_own_touches_nothing_outside_whatever_the_values():
+    batch = presets.batch(SMALL, [5, 4, 3], padding=2)
+    for starts in ([0, 9, 2, 12], [0, -5, 700, 3], [0, 100, 200, 300], [7, 7, 7, 7]):
+        batch.query_start_loc.copy_(int32(starts))
+        indices, lens = poisoned(batch.tokens + 2, 128)
+        run(batch.combine_args(), None, (indices[1:-1], lens[1:-1]))
+        for border in (indices[0], indices[-1], lens[0], lens[-1]):
+            assert (border == POISON).all()
+        assert (lens[1:-1] != POISON).all()
+
+
+def test_published_width():
+    assert combine.output_width(512, 128) == 640
+    assert combine.output_width(8192, 128) == 8320
+    assert combine.output_width(0, 1) == 128

@@ -1,0 +1,145 @@
+"""One process interprets CPU tensors and compiles for GPUs, and leaves Triton as it was."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from dsv4kernels import presets, runtime, slot_mapping
+
+
+@runtime.kernel
+def _helper(value, factor):
+    return value * factor
+
+
+@runtime.kernel
+def _library(out, values, count, TILE: tl.constexpr):
+    column = tl.arange(0, TILE)
+    value = tl.load(values + column, mask=column < count, other=0)
+    largest = tl.max(value)
+    running = tl.cumsum(value, 0)
+    zeros = tl.zeros((TILE,), tl.int32)
+    tl.store(out, tl.sum(value) + 1000 * largest)
+    tl.store(out + 1 + column, _helper(running, 2) + zeros, mask=column < count)
+
+
+def launch_library():
+    values = torch.tensor([3, 1, 4, 1, 5], dtype=torch.int32)
+    out = torch.zeros(6, dtype=torch.int32)
+    runtime.Launch(_library, (1,), (out, values, 5, 8)).run()
+    return out.tolist()
+
+
+RIGHT = [14 + 5000, 6, 8, 16, 18, 28]
+
+
+def compile_library():
+    signature = {"out": "*i32", "values": "*i32", "count": "i32", "TILE": "constexpr"}
+    source = ASTSource(_library, signature, {(3,): 8})
+    return triton.compile(source, target=GPUTarget("cuda", 120, 32)).asm["ptx"]
+
+
+def test_interprets_and_compiles_in_one_process():
+    assert launch_library() == RIGHT
+    assert "sm_120" in compile_library()
+    assert launch_library() == RIGHT
+    assert "sm_120" in compile_library()
+
+
+def language():
+    return {(m, n): v for m in (tl, tl.core, tl.tensor) for n, v in vars(m).items()}
+
+
+@runtime.kernel
+def _fails(out):
+    tl.store(out, tl.sum(tl.arange(0, 4)))
+    tl.static_assert(False)
+
+
+def test_triton_is_left_as_it_was():
+    before = language()
+    launch_library()
+    assert language() == before
+    with pytest.raises(Exception, match="AssertionError"):
+        runtime.Launch(_fails, (1,), (torch.zeros(1, dtype=torch.int32),)).run()
+    assert language() == before
+    assert not triton.knobs.runtime.interpret
+
+
+def _scale(out, values, stride, width, TILE: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, TILE)
+    in_row = column < width
+    value = tl.load(values + row * stride + column, mask=in_row, other=0)
+    tl.store(out + row * stride + column, value * 2, mask=in_row)
+
+
+@pytest.mark.parametrize("names", [(), ("stride",), ("stride", "width")])
+def test_a_folded_kernel_computes_the_same(names):
+    kernel = runtime.kernel(_scale, constexpr=names)
+    values = torch.arange(12, dtype=torch.int32).view(3, 4)
+    out = torch.zeros_like(values)
+    runtime.Launch(kernel, (3,), (out, values, 4, 4, 8)).run()
+    assert torch.equal(out, values * 2)
+    folded = {p.name for p in kernel.params if p.is_constexpr}
+    assert folded == {*names, "TILE"}
+
+
+def test_an_unknown_name_cannot_be_folded():
+    with pytest.raises(ValueError, match=r"no argument .*strides"):
+        runtime.kernel(_scale, constexpr=("strides",))
+
+
+def test_two_threads_at_once():
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(launch_library())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [RIGHT] * 4
+
+
+def test_a_launch_names_its_arguments():
+    batch = presets.decode(presets.FLASH_C4A, 2, 50)
+    (slots, _), launch = slot_mapping.plan(*batch.slot_mapping_args(), variant="runtime")
+    assert launch.named()["slots"] is slots
+    assert launch.named()["width"] == 512
+    launch.prepared()()
+    expected, _ = slot_mapping.compute_global_topk_indices_and_lens(*batch.slot_mapping_args())
+    assert torch.equal(slots, expected)
+
+
+def test_describe():
+    facts = runtime.describe()
+    assert facts["torch"] == torch.__version__
+    assert facts["triton"] == triton.__version__
+    assert facts["device"]
+    assert ("sm_count" in facts) == runtime.has_gpu()
+
+
+def test_the_interpreters_variable_does_no_harm():
+    program = """
+import torch
+from dsv4kernels import compute_global_topk_indices_and_lens as mapped, runtime
+table = torch.tensor([[10, 11]], dtype=torch.int32)
+args = torch.tensor([[0, 3]], dtype=torch.int32), table[0, :1] * 0, table, 2, torch.tensor([True])
+print(mapped(*args)[0].tolist())
+try:
+    runtime.require_compiler()
+except RuntimeError as error:
+    print(error)
+"""
+    env = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert printed.startswith("[[20, 23]]")
+    assert "TRITON_INTERPRET" in printed
