@@ -151,7 +151,7 @@ def batch(
         keys: compressed keys every token sees; default what its position allows.
         holes: part of each row's entries emptied (-1), anywhere in the row.
         padding: rows after the last request, as CUDA-graph capture pads: invalid, with a stale
-            request index.
+            request index and positions that look real.
         first_query_start: first entry of `query_start_loc`, non-zero for a chunk of a larger batch.
         row_stride: elements between rows of `topk_indices`, a view of a wider buffer if more
             than its width.
@@ -192,6 +192,7 @@ def batch(
 
     topk_indices = _rows(tokens, preset.row_width, row_stride, device, "row_stride")
     _draw_positions(topk_indices, ints(visible), preset.topk, holes, seed)
+    topk_indices[tokens - padding :] = 0
 
     blocks = max(1, -(-reach // preset.block_size))
     block_table = _rows(requests, blocks, table_stride, device, "table_stride")

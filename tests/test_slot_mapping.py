@@ -141,7 +141,7 @@ def test_own_is_safe(corner, width, tokens):
 
 @pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
 def test_a_padding_rows_request_is_not_used(variant):
-    for stale in (1 << 29, -(2**31), 2**31 - 1):
+    for stale in (0, 1 << 29, -(2**31), 2**31 - 1):
         batch = presets.decode(SMALL, 2, 50, padding=3)
         batch.token_to_req_indices[2:] = stale
         _, lens = check(variant, batch)
