@@ -24,7 +24,9 @@ _TEMPLATE = """\
 <style>
 body.jp-Notebook { max-width: 62rem; margin: 0 auto; }
 .jp-InputPrompt, .jp-OutputPrompt { min-width: 4.5rem; flex-basis: 4.5rem; }
-.jp-RenderedHTMLCommon table { overflow-x: auto; }
+.jp-RenderedHTMLCommon table {
+  display: block; width: fit-content; max-width: 100%; overflow-x: auto; font-size: 90%;
+}
 .lesson-index { font: 14px system-ui, sans-serif; margin: 1rem 0.5rem 0; }
 </style>
 {%- endblock -%}

@@ -1,0 +1,245 @@
+"""Figures of lesson 04: latency against tokens, each source in a panel of its own."""
+
+import textwrap
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
+
+from .. import limits, records
+from . import STYLES, new, plain_numbers, source, styled
+
+ROLES = {
+    "runtime": "comparator",
+    "workers=128": "comparator",
+    "constexpr": "optimised",
+    "workers=256": "optimised",
+    "own": "own",
+}
+FLOORS = {"launch_floor_us": "an empty kernel", "traffic_floor_us": "a copy of the bytes"}
+
+
+@styled
+def curves(panels: Mapping[str, pd.DataFrame], title: str, origin: str, fits: bool = False):
+    """Latency over tokens, a panel for each source, a curve for each variant.
+
+    Rows with percentiles are drawn as a line in its 20-80 % band, others as dots; floors, where a
+    source has them, as thin dotted lines.
+
+    Args:
+        panels: what to call a source (it must name the device), and its rows: columns `variant`,
+            `tokens`, `median_us`, and more of `records.COLUMNS` where there are any.
+        title: what the figure shows.
+        origin: of the data, for the small print.
+        fits: draw a line of fixed cost and cost a token through the points.
+
+    Raises:
+        records.DataError: no panel, an empty table, one that mixes devices, protocols or caches,
+            several kernels or mixes, or a label that does not name the device.
+    """
+    if not panels:
+        raise records.DataError("no panels to draw")
+    figure, row = new(1, len(panels), size=(8, 4.3), sharey=True, squeeze=False)
+    for axes, (label, table) in zip(row[0], panels.items(), strict=True):
+        facts = records.one_source(table)
+        _one_curve_each(label, table, facts)
+        for variant, curve in table.groupby("variant", sort=False):
+            _curve(axes, variant, curve.sort_values("tokens"), fits)
+        _floors(axes, table.sort_values("tokens"))
+        _token_axis(axes, table["tokens"])
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        axes.minorticks_off()
+        plain_numbers(axes.yaxis)
+        wrapped = textwrap.fill(label, 76 // len(panels))
+        axes.set_title(wrapped, fontsize=9, fontweight="normal")
+        axes.legend(loc="best", fontsize=8.5 if len(panels) < 3 else 7.5)
+        axes.set_ymargin(0.12)
+        words = [facts[c] for c in ("protocol", "cache") if c in facts]
+        if words:
+            axes.annotate(
+                " protocol, ".join(words), (0.98, 0.02), xycoords="axes fraction", fontsize=8,
+                ha="right", color="#555555",
+            )  # fmt: skip
+    row[0][0].set_ylabel("µs a call")
+    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    source(figure, origin)
+    return figure
+
+
+def finding(panels: Mapping[str, pd.DataFrame]) -> str:
+    """Optimised over comparator in each source, at the largest token count that all have.
+
+    Args:
+        panels: as for `curves`; the first word of a label says what kind of source it is.
+
+    Raises:
+        records.DataError: no token count is in all panels.
+    """
+    shared = set.intersection(*(set(table["tokens"]) for table in panels.values()))
+    if not shared:
+        raise records.DataError("the panels have no token count in common")
+    words = []
+    for label, table in panels.items():
+        longest = table[table["tokens"] == max(shared)]
+        us = longest.set_index(longest["variant"].map(ROLES))["median_us"]
+        words.append(f"{us['optimised'] / us['comparator']:.2f} {label.split(',')[0]}")
+    return f"{max(shared):,} tokens, optimised over comparator: {'; '.join(words)}"
+
+
+def _one_curve_each(label, table, facts):
+    """Raise unless the panel holds one point for each variant and token count, and says whose."""
+    for column in ("kernel", "mix", "preset", "source"):
+        if column in table and table[column].nunique() > 1:
+            mixed = ", ".join(map(str, table[column].unique()))
+            raise records.DataError(f"one curve must not mix {column}s: {mixed}")
+    if table.duplicated(["variant", "tokens"]).any():
+        raise records.DataError("more than one figure for a variant and token count")
+    if facts["device"].removeprefix("NVIDIA ") not in label:
+        raise records.DataError(f"the label {label!r} does not name the device, {facts['device']}")
+
+
+def _curve(axes, variant, curve, fits):
+    style = STYLES[ROLES[variant]]
+    banded = "p20_us" in curve
+    axes.plot(
+        curve["tokens"], curve["median_us"], color=style["color"], marker=style["marker"],
+        linestyle=style["linestyle"] if banded else "", markersize=4.5, label=variant, zorder=3,
+    )  # fmt: skip
+    if banded:
+        axes.fill_between(
+            curve["tokens"], curve["p20_us"], curve["p80_us"], color=style["color"], alpha=0.2,
+            linewidth=0,
+        )  # fmt: skip
+    if fits:
+        fit = limits.line(curve["tokens"], curve["median_us"])
+        tokens = np.geomspace(curve["tokens"].min(), curve["tokens"].max(), 200)
+        axes.plot(
+            tokens, fit.at(tokens), color=style["color"], linestyle=style["linestyle"],
+            linewidth=1,
+        )  # fmt: skip
+
+
+def _floors(axes, table):
+    for shade, (column, label) in zip(("#999999", "#333333"), FLOORS.items(), strict=True):
+        if column in table:
+            floor = table.groupby("tokens")[column].median()
+            axes.plot(
+                floor.index, floor, color=shade, linestyle=STYLES["floor"]["linestyle"],
+                linewidth=1.2, label=f"floor: {label}",
+            )  # fmt: skip
+
+
+def _token_axis(axes, tokens):
+    """A log-2 axis of tokens, with as many of their counts for ticks as a panel has room for."""
+    counts = sorted(set(tokens), reverse=True)
+    ticks = counts[:1]
+    for count in counts:
+        if ticks[-1] / count >= (counts[0] / counts[-1]) ** 0.18:
+            ticks.append(count)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks[::-1])
+    plain_numbers(axes.xaxis)
+    axes.set_xlabel("tokens")
+    axes.tick_params(axis="x", labelsize=8.5)
+
+
+@styled
+def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, origin: str):
+    """Bytes over latency, set against the card's bandwidth; the bytes counted in two ways.
+
+    Args:
+        reached: a row for each point: `variant`, `tokens`, `moved_gb_s` (every byte the variant
+            moves) and `required_gb_s` (those the definition requires).
+        limit_gb_s: the card's memory bandwidth by its datasheet.
+        gpu: the card's name.
+        origin: of the latencies, for the small print.
+
+    Raises:
+        records.DataError: nothing to draw.
+    """
+    if reached.empty:
+        raise records.DataError("no rows to plot")
+    figure, axes = new(size=(7.5, 3.8))
+    for variant, curve in reached.groupby("variant", sort=False):
+        style, curve = STYLES[ROLES[variant]], curve.sort_values("tokens")
+        for column, fill in (("moved_gb_s", style["color"]), ("required_gb_s", "white")):
+            axes.plot(
+                curve["tokens"], curve[column], color=style["color"], marker=style["marker"],
+                linestyle=style["linestyle"], linewidth=1, markerfacecolor=fill,
+            )  # fmt: skip
+    axes.axhline(limit_gb_s, color="#333333", linestyle=":", linewidth=1.2)
+    axes.annotate(
+        f"datasheet bandwidth, {limit_gb_s:,.0f} GB/s", (1, limit_gb_s), (0, 3),
+        xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8.5, ha="right",
+    )  # fmt: skip
+    _token_axis(axes, reached["tokens"])
+    axes.minorticks_off()
+    axes.set_ylim(0, max(limit_gb_s, reached["moved_gb_s"].max()) * 1.15)
+    plain_numbers(axes.yaxis)
+    axes.set_ylabel("GB/s")
+    best = reached["moved_gb_s"].max() / limit_gb_s
+    useful = reached["required_gb_s"].max() / limit_gb_s
+    axes.set_title(
+        f"{best:.0%} of the bandwidth at best, {useful:.0%} if only required bytes count"
+    )
+    entries = [
+        Line2D([], [], **STYLES[ROLES[v]], label=v) for v in dict.fromkeys(reached["variant"])
+    ]
+    for label, fill in (("all bytes it moves", "#555555"), ("required bytes only", "white")):
+        entries.append(
+            Line2D([], [], color="#555555", marker="o", linestyle="", markerfacecolor=fill,
+                   label=label)
+        )  # fmt: skip
+    axes.legend(handles=entries, fontsize=8.5, loc="lower right", ncols=2)
+    source(figure, f"bytes counted from the definition over latencies of {gpu}: {origin}")
+    return figure
+
+
+@styled
+def prediction(
+    published: pd.DataFrame, checked: pd.Series, predicted: pd.Series, errors: tuple, gpu: str
+):
+    """Published dots, the rule checked on them, and what the rule predicts for one pass.
+
+    Args:
+        published: rows as `curves` takes them, of one source.
+        checked: the rule's time for the optimised kernel, indexed by tokens.
+        predicted: the rule's time for a kernel that writes each element once.
+        errors: the smallest and the largest of measured over predicted, less one, in the check.
+        gpu: the card's name; the title says that it is a prediction.
+
+    Raises:
+        records.DataError: as `curves`.
+    """
+    _one_curve_each(gpu, published, records.one_source(published))
+    figure, axes = new(size=(7.5, 4))
+    for variant, curve in published.groupby("variant", sort=False):
+        style = STYLES[ROLES[variant]]
+        axes.plot(
+            curve["tokens"], curve["median_us"], color=style["color"], marker=style["marker"],
+            linestyle="", label=f"{variant}, published",
+        )  # fmt: skip
+    axes.plot(checked.index, checked, color="#333333", linewidth=1, label="rule, two passes")
+    style = STYLES["own"]
+    axes.plot(
+        predicted.index, predicted, color=style["color"], linestyle="-.",
+        label="rule, one pass: a prediction",
+    )  # fmt: skip
+    low, high = (1 + error for error in errors)
+    axes.fill_between(
+        predicted.index, predicted * low, predicted * high, color=style["color"], alpha=0.2,
+        linewidth=0, label="the same, with the error of the check",
+    )  # fmt: skip
+    _token_axis(axes, checked.index)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axes.minorticks_off()
+    plain_numbers(axes.yaxis)
+    axes.set_ylabel("µs a call")
+    axes.set_title("Prediction: floor plus bytes over bandwidth. Not measured")
+    axes.legend(fontsize=8.5)
+    source(figure, f"{gpu}: dots published by {published['source'].iloc[0]}; lines computed here")
+    return figure

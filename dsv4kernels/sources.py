@@ -1,0 +1,70 @@
+"""Measured figures for a lesson: recorded ones, and live ones beside them where a GPU is present.
+
+Each table is of one device and carries a label that says whether it was recorded or is live; no
+table takes the place of another.
+"""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from . import bench, records, runtime
+from .suites import Case
+
+# What tells one figure of a suite from another; of two recorded ones the later stands.
+_KEY = ["suite", "kernel", "variant", "preset", "mix", "tokens", "protocol", "cache", "device"]
+
+
+def recorded(suite: str, **wanted) -> dict[str, pd.DataFrame]:
+    """What is recorded of a suite, by a label such as `recorded, NVIDIA H200`; maybe nothing.
+
+    Args:
+        suite: as in the column `suite`.
+        **wanted: values of other columns, as in `records.select`.
+    """
+    tables = {}
+    for device in records.recorded_devices():
+        table = _timed(records.load_measured(device).drop_duplicates(_KEY, keep="last"))
+        try:
+            tables[f"recorded, {device}"] = records.select(table, suite=suite, **wanted)
+        except records.DataError:
+            continue  # this device has no such figures
+    return tables
+
+
+def live(cases: Iterable[Case]) -> dict[str, pd.DataFrame]:
+    """Measure cases on the GPU that is here, by a label such as `live, NVIDIA H200`.
+
+    Nothing without a GPU. Every variant is checked against the reference before it is timed.
+    """
+    if not runtime.has_gpu():
+        return {}
+    table = _timed(pd.DataFrame(bench.live(cases), columns=list(records.COLUMNS)))
+    return {f"live, {runtime.describe()['device']}": table} if len(table) else {}
+
+
+def ratios(table: pd.DataFrame, candidate: str, comparator: str) -> pd.DataFrame:
+    """A candidate's latency over the comparator's, shape by shape.
+
+    Returns:
+        Columns `mix`, `requests`, `tokens`, `comparator_us`, `candidate_us`, `ratio`, `noise` (of
+        the comparator measured twice; a change smaller than it is noise), and the source's.
+
+    Raises:
+        records.DataError: one of the two is not there, or the table mixes sources.
+    """
+    records.one_source(table)
+    shape = ["preset", "mix", "requests", "tokens", *records.SOURCE]
+    before, after = (
+        records.select(table, variant=variant).set_index(shape)
+        for variant in (comparator, candidate)
+    )
+    both = pd.DataFrame({"comparator_us": before["median_us"], "candidate_us": after["median_us"]})
+    both["ratio"] = both["candidate_us"] / both["comparator_us"]
+    both["noise"] = before["noise"]
+    return both.dropna(subset="ratio").reset_index()
+
+
+def _timed(table):
+    """Rows that hold a time: a skipped measurement has none."""
+    return table[table["median_us"].notna()]
