@@ -1,4 +1,4 @@
-"""The command line: `python -m dsv4kernels run` and `bench`."""
+"""The command line: `python -m dsv4kernels run`, `bench`, `counters`."""
 
 import argparse
 import signal
@@ -14,6 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_run(commands)
     _add_bench(commands)
+    _add_counters(commands)
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -105,6 +106,23 @@ def _bench(options: argparse.Namespace) -> int:
         print("what was measured so far is kept", file=sys.stderr)
         raise
     print(f"recorded in {folder}")
+    return 0
+
+
+def _add_counters(commands) -> None:
+    parser = commands.add_parser("counters", help="read this GPU's hardware counters, with ncu")
+    parser.add_argument("--out", type=Path, help="folder (default: the GPU's in data/counters)")
+    parser.set_defaults(command=_counters)
+
+
+def _counters(options: argparse.Namespace) -> int:
+    from . import counters
+
+    try:
+        print(f"recorded in {counters.run(options.out)}")
+    except counters.NoCountersError as reason:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
     return 0
 
 

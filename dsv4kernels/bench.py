@@ -18,6 +18,9 @@ from . import combine, records, reference, runtime, slot_mapping, timing, traffi
 from .presets import Batch
 from .suites import SUITES, Case
 
+ORIGIN = ("device", "compute_capability", "sm_count", "driver", "cuda", "torch", "triton")
+ORIGIN += ("commit", "date")
+
 
 def caller(kernel: str, variant: str) -> Callable[..., tuple]:
     """The public function that runs a variant; call it with a batch's arguments and `out=`."""
@@ -170,9 +173,8 @@ def live(cases: Iterable[Case]) -> list[dict]:
 def provenance() -> dict[str, str | int]:
     """What every row says of where it comes from."""
     facts = runtime.describe()
-    wanted = ("device", "compute_capability", "sm_count", "driver", "cuda", "torch", "triton")
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return {k: facts.get(k, "") for k in wanted} | {"commit": _commit(), "date": today}
+    return {k: facts.get(k, "") for k in ORIGIN[:-2]} | {"commit": _commit(), "date": today}
 
 
 def _commit() -> str:

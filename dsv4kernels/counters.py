@@ -1,0 +1,148 @@
+"""Hardware counters: what a kernel executed and moved, read by Nsight Compute.
+
+Times say that one variant is quicker; counters say why: instructions issued, bytes that crossed to
+device memory, how busy the multiprocessors were. Nsight Compute (`ncu`) runs this module as a child
+that launches every variant once, each in its own profiled range, and the CSV it prints becomes
+tidy rows.
+"""
+
+import io
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from . import bench, presets, records, runtime, suites
+from .presets import C128A, FLASH_C4A
+
+# Nsight Compute's metric, and what it is called here.
+METRICS = {
+    "smsp__inst_executed.sum": "warp_instructions",
+    "dram__bytes_read.sum": "dram_read_bytes",
+    "dram__bytes_write.sum": "dram_write_bytes",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram_percent",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy_percent",
+    "launch__registers_per_thread": "registers",
+    "launch__grid_size": "programs",
+    "gpu__time_duration.sum": "duration_ns",
+}
+SHAPES = ("kernel", "variant", "preset", "mix", "requests", "tokens")
+COLUMNS = (*SHAPES, "launch", *METRICS.values(), *bench.ORIGIN)
+_UNITS = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "us": 1e3, "usecond": 1e3, "msecond": 1e6}
+
+
+class NoCountersError(Exception):
+    """Counters cannot be read here; the message says why."""
+
+
+def cases() -> list[suites.Case]:
+    """The few shapes whose counters explain the measured times."""
+
+    def mapping(preset, tokens) -> Callable:
+        return lambda: presets.mapping(preset, tokens)
+
+    mapped = [(FLASH_C4A, 4096), (C128A, 32), (C128A, 512)]
+    combined = [(1, 4096), (1, 16_384), (64, 8192)]
+    return [
+        *(
+            suites.Case("", "slot_mapping", "one request", mapping(*shape), suites.SLOT_MAPPING)
+            for shape in mapped
+        ),
+        *(
+            suites.Case(
+                "",
+                "combine",
+                "one request" if requests == 1 else f"{requests} requests of {tokens // requests}",
+                suites.requests_of(requests, tokens),
+                suites.COMBINE,
+            )
+            for requests, tokens in combined
+        ),
+    ]
+
+
+def load_counters() -> pd.DataFrame:
+    """Every recorded row, of all devices; empty where nothing is recorded."""
+    files = sorted((records.DATA / "counters").glob("*/*.csv"))
+    tables = [pd.read_csv(file) for file in files]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+
+
+def run(folder: Path | None = None) -> Path:
+    """Read the counters of every case here, and write them as one CSV file.
+
+    Args:
+        folder: default the device's own under `data/counters/`.
+
+    Returns:
+        The file.
+
+    Raises:
+        NoCountersError: no GPU, no `ncu`, or it may not read the counters.
+    """
+    if not runtime.has_gpu():
+        raise NoCountersError("no GPU here")
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise NoCountersError("Nsight Compute (ncu) is not installed")
+    command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
+    command += ["--clock-control", "none", "--metrics", ",".join(METRICS)]
+    command += [sys.executable, "-m", __spec__.name]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=records.DATA.parent)
+    if done.returncode or '"ID"' not in done.stdout:
+        last = [*done.stdout.splitlines(), *done.stderr.splitlines()][-3:]
+        raise NoCountersError("ncu failed: " + " / ".join(last))
+    table = tidy(done.stdout).assign(**bench.provenance())
+    folder = folder or records.DATA / "counters" / records.device_folder(table.device[0]).name
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "counters.csv"
+    table[list(COLUMNS)].to_csv(file, index=False)
+    return file
+
+
+def tidy(printed: str) -> pd.DataFrame:
+    """What `ncu --csv --page raw` and the child print, as one row a kernel launch.
+
+    The child names each variant before it launches it, on a line of its own that begins with
+    `variant:`; how many launches follow is the child's to say.
+    """
+    lines = printed.splitlines()
+    named = [line.removeprefix("variant:").split("|") for line in lines if line[:8] == "variant:"]
+    printed = "\n".join(line for line in lines if line.startswith('"'))
+    raw = pd.read_csv(io.StringIO(printed), dtype=str)
+    units, rows = raw.iloc[0], raw.iloc[1:].reset_index(drop=True)
+    launches = [(*shape, launch) for *shape, names in named for launch in names.split("+")]
+    if len(launches) != len(rows):
+        raise NoCountersError(f"{len(launches)} launches were made, ncu saw {len(rows)}")
+    table = pd.DataFrame(launches, columns=[*SHAPES, "launch"])
+    for metric, name in METRICS.items():
+        numbers = pd.to_numeric(rows[metric].str.replace(",", ""))
+        table[name] = numbers * _UNITS.get(str(units[metric]), 1)
+    return table
+
+
+def _child():
+    """Launch every variant once, profiled; a published combine is preceded by its fill."""
+    for case in cases():
+        batch = case.make()
+        args = bench.arguments(case.kernel, batch)
+        for variant in case.variants:
+            function = bench.caller(case.kernel, variant)
+            out = function(*args)
+            torch.cuda.synchronize()
+            names = "fill+values" if variant.startswith("workers") else "kernel"
+            facts = (case.kernel, variant, batch.preset.name, case.mix)
+            print("variant:" + "|".join(map(str, (*facts, batch.requests, batch.tokens, names))))
+            sys.stdout.flush()
+            torch.cuda.profiler.start()
+            function(*args, out=out)
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()
+
+
+if __name__ == "__main__":
+    _child()
