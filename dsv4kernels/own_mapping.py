@@ -235,12 +235,12 @@ def _map_part_of_row(
         columns = tl.arange(0, ROW_TILE // TILE)[:, None] * TILE + lane[None, :]
         positions = tl.load(row + columns, mask=columns < width, other=-1)
         counted = positions.to(tl.uint32, bitcast=True) // block_size < reach
-        null = tl.load(table_row + lane, mask=lane.to(tl.uint32) < reach, other=0) < 0
+        least = tl.load(table_row + lane, mask=lane.to(tl.uint32) < reach, other=0)
         for first in range(TILE, blocks, TILE):
             in_table = (first + lane).to(tl.uint32) < reach
-            null |= tl.load(table_row + first + lane, mask=in_table, other=0) < 0
+            least = tl.minimum(least, tl.load(table_row + first + lane, mask=in_table, other=0))
         # Both sums in one reduction: a row has at most 2^20 - 1 columns.
-        sums = tl.sum(tl.sum(counted.to(tl.int32), 0) + (null.to(tl.int32) << 20))
+        sums = tl.sum(tl.sum(counted.to(tl.int32), 0) + ((least < 0).to(tl.int32) << 20))
         length = sums & 0xFFFFF
         if sums >= 1 << 20:
             numbers = _block_number(positions, table_row, reach, block_size)

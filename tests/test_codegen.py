@@ -202,11 +202,11 @@ def test_the_subsets(every_subset):
 
 
 def test_the_figures_say_what_the_table_says(every_subset):
-    title = folding.subsets(every_subset).axes[0].get_title()
+    title = folding.subsets(every_subset).axes[0].get_title(loc="left")
     assert title.startswith("width and block_size save")
     first, last = every_subset.iloc[0], every_subset.iloc[31]
     reports = codegen.table({"none": first, "all five": last})
-    title = folding.composition(reports).axes[0].get_title()
+    title = folding.composition(reports).axes[0].get_title(loc="left")
     assert f"{first.instructions - last.instructions:,} instructions" in title
 
 
