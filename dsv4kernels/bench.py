@@ -167,6 +167,7 @@ def _call(kernel, variant, args, shapes):
 def live(cases: Iterable[Case]) -> list[dict]:
     """Measure cases for a lesson, on the GPU that is here: whole rows, nothing written."""
     origin = provenance()
+    timing.wake()
     return [row | origin for case in cases for row in measure(case)]
 
 
@@ -208,6 +209,7 @@ def run(suites: Sequence[str], folder: Path | None = None, say: Callable = print
     origin = provenance()
     folder = folder or records.device_folder(origin["device"])
     cases = [case for suite in suites for case in SUITES[suite]()]
+    timing.wake()
     began = time.monotonic()
     for number, case in enumerate(cases, 1):
         rows = [row | origin for row in measure(case)]

@@ -60,7 +60,7 @@ class MetadataGraphs:
             topk_indices=buffer(tokens, preset.row_width),
             token_to_req_indices=buffer(tokens).fill_(STALE_REQUEST),
             is_valid_token=buffer(tokens, dtype=torch.bool),
-            block_table=buffer(max_requests, max_blocks),
+            block_table=buffer(max_requests, max_blocks).fill_(-1),
             query_start_loc=buffer(max_requests + 1),
             seq_lens=buffer(max_requests),
             gather_lens=buffer(max_requests),
@@ -70,6 +70,7 @@ class MetadataGraphs:
         width = combine.output_width(preset.topk, preset.window_size)
         self.slots, self.slot_lens = buffer(tokens, preset.row_width), buffer(tokens)
         self.indices, self.index_lens = buffer(tokens, width), buffer(tokens)
+        self._table = 0, 0  # requests and blocks that the latest batch wrote
         self._replays = {}
 
     def key(self, tokens: int) -> int:
@@ -107,7 +108,10 @@ class MetadataGraphs:
         self._replays[key] = graph.replay
 
     def replay(self, batch: Batch):
-        """Copy a batch in, pad it, and run its key's graph: no allocation and no waiting.
+        """Copy a batch in, pad it, and run its key's graph.
+
+        Nothing is allocated or waited for, once the key has been captured. Copying in is a launch
+        for each tensor; an engine whose kernels write `inputs` in place calls `run` alone.
 
         Args:
             batch: of this preset, on this device, with at most `max_requests` requests.
@@ -117,14 +121,25 @@ class MetadataGraphs:
             outputs, valid until the next replay.
 
         Raises:
-            ValueError: more tokens, requests or blocks than there is room for, or another width.
+            ValueError: more tokens, requests or blocks than there is room for, another width,
+                preset or workspace geometry.
+            TypeError: a tensor of another dtype or device.
         """
         key = self.key(batch.tokens)
         self._fits(batch)
         self.capture(key)
         self._copy_in(batch, key)
+        return self.run(batch.tokens)
+
+    def run(self, tokens: int):
+        """Run the graph for the first `tokens` rows of `inputs` as they are; as `replay` returns.
+
+        Rows up to the key have to be padding already: `is_valid_token` False, and not within
+        `query_start_loc`.
+        """
+        key = self.key(tokens)
+        self.capture(key)
         self._replays[key]()
-        tokens = batch.tokens
         return (
             (self.slots[:tokens], self.slot_lens[:tokens]),
             (self.indices[:tokens], self.index_lens[:tokens]),
@@ -146,6 +161,17 @@ class MetadataGraphs:
                 f"the workspace geometry is fixed at M = {rooms.M}, N = {rooms.N}, "
                 f"got {batch.M} and {batch.N}"
             )
+        if batch.preset != self.preset:
+            raise ValueError(f"the preset is {self.preset}, got a batch of {batch.preset}")
+        # A copy would convert a tensor, or wait for it, without a word.
+        for name, room in vars(rooms).items():
+            if isinstance(room, torch.Tensor):
+                got = getattr(batch, name)
+                if got.dtype is not room.dtype or got.get_device() != room.get_device():
+                    raise TypeError(
+                        f"{name} must be {room.dtype} on {room.device}, "
+                        f"got {got.dtype} on {got.device}"
+                    )
 
     def _copy_in(self, batch, key):
         into, tokens, requests = self.inputs, batch.tokens, batch.requests
@@ -158,9 +184,14 @@ class MetadataGraphs:
         into.is_valid_token[tokens:key].fill_(False)
         blocks = batch.block_table.shape[1]
         into.block_table[:requests, :blocks].copy_(batch.block_table, non_blocking=True)
+        # What an earlier batch left beside it would pass for blocks of this one: -1 is none.
+        before_requests, before_blocks = self._table
+        into.block_table[requests:before_requests].fill_(-1)
+        into.block_table[:requests, blocks:before_blocks].fill_(-1)
+        self._table = requests, blocks
         into.query_start_loc[: requests + 1].copy_(batch.query_start_loc, non_blocking=True)
         # Padding requests begin where the last one ends: they have no token.
-        into.query_start_loc[requests + 1 :].copy_(batch.query_start_loc[-1])
+        into.query_start_loc[requests + 1 :].copy_(batch.query_start_loc[-1], non_blocking=True)
         into.seq_lens[:requests].copy_(batch.seq_lens, non_blocking=True)
         into.gather_lens[:requests].copy_(batch.gather_lens, non_blocking=True)
 

@@ -10,7 +10,8 @@ from .presets import C128A, FLASH_C4A, PRESETS, Batch
 SLOT_MAPPING = ("runtime", "constexpr", "own")
 COMBINE = ("workers=128", "workers=256", "own")
 DEVICE = (("graph", "warm"), ("graph", "cold"))  # what a shape is measured under, unless told
-EVERY = (*DEVICE, ("event", "warm"), ("host", "warm"))
+WARM = (("graph", "warm"), ("event", "warm"), ("host", "warm"))
+EVERY = (*WARM, ("graph", "cold"))
 
 
 class Case(NamedTuple):

@@ -60,6 +60,28 @@ def test_padding_rows_have_length_0_whatever_they_hold():
     assert (owner.indices[3:4] == -1).all()
 
 
+def test_an_earlier_larger_batch_is_not_seen_through_the_table():
+    owner = graphs()
+    for larger in ("mixed", "the largest", "decode"):  # more requests, or more blocks
+        owner.replay(fitted(BATCHES[larger]()))
+        batch = fitted(presets.decode(SMALL, 2, 20))
+        batch.topk_indices[0, :2] = torch.tensor([150, 21])  # past this batch's table
+        batch.token_to_req_indices[1] = 2  # a request that only the larger one had
+        check(owner, batch)
+        assert (owner.inputs.block_table[2:] == -1).all()
+        assert (owner.inputs.block_table[:, batch.block_table.shape[1] :] == -1).all()
+
+
+def test_inputs_written_in_place_are_run_without_a_copy():
+    owner, batch = graphs(), fitted(BATCHES["decode"]())
+    owner.replay(batch)
+    owner.inputs.topk_indices[:3] += 1
+    batch.topk_indices.add_(1)
+    mapped, combined = owner.run(3)
+    assert_same(mapped, direct(batch)[0])
+    assert_same(combined, direct(batch)[1])
+
+
 def test_a_batch_takes_the_smallest_key_that_holds_it():
     owner = graphs()
     assert [owner.key(n) for n in (1, 4, 5, 8, 9, 16)] == [4, 4, 8, 8, 16, 16]
@@ -88,6 +110,11 @@ def test_what_does_not_fit_is_refused():
     wide = presets.decode(SMALL.replace(row_width=9), 1, 20)
     with pytest.raises(ValueError, match="8 columns, got 9"):
         owner.replay(fitted(wide))
+    with pytest.raises(ValueError, match="block_size=2"):
+        owner.replay(fitted(presets.decode(SMALL.replace(block_size=2), 1, 20)))
+    batch = fitted(presets.decode(SMALL, 1, 20))
+    with pytest.raises(TypeError, match="topk_indices must be torch.int32 on .*, got torch.int64"):
+        owner.replay(fitted(batch, topk_indices=batch.topk_indices.long()))
     with pytest.raises(ValueError, match="5 is not one of the keys"):
         owner.capture(5)
     with pytest.raises(ValueError, match="at least 1"):
