@@ -3,7 +3,7 @@
 Times say that one variant is quicker; counters say why: instructions issued, bytes that crossed to
 device memory, how busy the multiprocessors were. Nsight Compute (`ncu`) runs this module as a child
 that launches every variant once, each in its own profiled range, and the CSV it prints becomes
-tidy rows.
+tidy rows. It empties the caches before each launch (its default): bytes are a cold call's.
 """
 
 import io
@@ -32,7 +32,10 @@ METRICS = {
 }
 SHAPES = ("kernel", "variant", "preset", "mix", "requests", "tokens")
 COLUMNS = (*SHAPES, "launch", *METRICS.values(), *bench.ORIGIN)
-_UNITS = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "us": 1e3, "usecond": 1e3, "msecond": 1e6}
+# What a unit that `ncu` prints is worth in bytes or nanoseconds; the others are plain counts.
+_UNITS = dict.fromkeys(("", "inst", "%", "register/thread", "byte", "ns", "nsecond"), 1)
+_UNITS |= {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+_UNITS |= {"us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
 
 
 class NoCountersError(Exception):
@@ -66,14 +69,16 @@ def cases() -> list[suites.Case]:
 
 
 def load_counters() -> pd.DataFrame:
-    """Every recorded row, of all devices; empty where nothing is recorded."""
+    """The recorded rows of all devices, the last of a launch read twice; perhaps none."""
     files = sorted((records.DATA / "counters").glob("*/*.csv"))
-    tables = [pd.read_csv(file) for file in files]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+    if not files:
+        return pd.DataFrame(columns=COLUMNS)
+    table = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
+    return table.drop_duplicates(["device", *SHAPES, "launch"], keep="last", ignore_index=True)
 
 
 def run(folder: Path | None = None) -> Path:
-    """Read the counters of every case here, and write them as one CSV file.
+    """Read the counters of every case here, and append them to a CSV file.
 
     Args:
         folder: default the device's own under `data/counters/`.
@@ -89,18 +94,20 @@ def run(folder: Path | None = None) -> Path:
     ncu = shutil.which("ncu")
     if ncu is None:
         raise NoCountersError("Nsight Compute (ncu) is not installed")
-    command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
+    command = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
+    command += ["--profile-from-start", "off"]
     command += ["--clock-control", "none", "--metrics", ",".join(METRICS)]
     command += [sys.executable, "-m", __spec__.name]
     done = subprocess.run(command, capture_output=True, text=True, cwd=records.DATA.parent)
     if done.returncode or '"ID"' not in done.stdout:
-        last = [*done.stdout.splitlines(), *done.stderr.splitlines()][-3:]
-        raise NoCountersError("ncu failed: " + " / ".join(last))
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        errors = [line for line in lines if line.startswith("==ERROR==")]
+        raise NoCountersError("ncu failed: " + " / ".join((errors or lines)[-3:]))
     table = tidy(done.stdout).assign(**bench.provenance())
     folder = folder or records.DATA / "counters" / records.device_folder(table.device[0]).name
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "counters.csv"
-    table[list(COLUMNS)].to_csv(file, index=False)
+    table[list(COLUMNS)].to_csv(file, mode="a", header=not file.exists(), index=False)
     return file
 
 
@@ -120,8 +127,11 @@ def tidy(printed: str) -> pd.DataFrame:
         raise NoCountersError(f"{len(launches)} launches were made, ncu saw {len(rows)}")
     table = pd.DataFrame(launches, columns=[*SHAPES, "launch"])
     for metric, name in METRICS.items():
-        numbers = pd.to_numeric(rows[metric].str.replace(",", ""))
-        table[name] = numbers * _UNITS.get(str(units[metric]), 1)
+        unit = "" if pd.isna(units[metric]) else units[metric]
+        if unit not in _UNITS:
+            raise NoCountersError(f"ncu gave {metric} in a unit that is not known here: {unit}")
+        numbers = rows[metric].str.replace(",", "")  # n/a where a GPU lacks the counter
+        table[name] = pd.to_numeric(numbers, errors="coerce") * _UNITS[unit]
     return table
 
 

@@ -14,9 +14,9 @@ import triton.language as tl
 
 from . import runtime
 
-# A narrow row fits one tile. A program takes two of them, 128 columns to a warp; with few tokens
-# one, on twice the warps, which ends sooner but asks for more of the GPU.
-NARROW, FEW_NARROW, MOST_WARPS = 1024, 512, 8
+# A narrow row fits one tile. A program takes two of them, 128 columns to a warp; with few entries in
+# all rows together one, on twice the warps, which ends sooner but asks for more of the GPU.
+NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
 # A wide row is one program's loop over tiles; with few tokens a program for each tile and one more
 # that counts, since most of the GPU would idle.
 WIDE_TILE, WIDE_WARPS = 4096, 16
@@ -44,7 +44,7 @@ def slot_mapping(
         width,
         block_size,
     )
-    few = tokens <= (FEW_NARROW if width <= NARROW else FEW_WIDE)
+    few = tokens * width <= FEW_ENTRIES if width <= NARROW else tokens <= FEW_WIDE
     launch = _launch(args, tokens, width, few)
     if slots.is_cuda:
         # The other kernel of this geometry too: a batch that grows must not meet the compiler.

@@ -38,6 +38,12 @@ class Timing(NamedTuple):
     count: int
 
 
+def pool(timings: Sequence[Timing]) -> Timing:
+    """One timing of several: median of the medians, the whole spread, all samples."""
+    medians, lows, highs, counts = zip(*timings, strict=True)
+    return Timing(float(np.median(medians)), min(lows), max(highs), sum(counts))
+
+
 class SkippedError(Exception):
     """A measurement that cannot be taken here; the message says why."""
 

@@ -103,3 +103,22 @@ def test_a_case_on_a_gpu(kernel):
     timed = [row for row in rows if "median_us" in row]
     assert {row["variant"] for row in timed} == set(variants[kernel])
     assert all(row["median_us"] > 0 and row["launch_floor_us"] > 0 for row in timed)
+
+
+def test_a_warm_device_time_is_pooled_over_placements(monkeypatch):
+    times = iter(range(100, 200))
+
+    def measure(calls, protocol):
+        calls[0]()
+        now = float(next(times))
+        return timing.Timing(now, now - 1, now + 1, 30)
+
+    monkeypatch.setattr(timing, "measure", measure)
+    monkeypatch.setattr(timing, "launch_floor", lambda: lambda: None)
+    monkeypatch.setattr(timing, "traffic_floor", lambda read, written: lambda: None)
+    one = case()._replace(protocols=(("graph", "warm"),))
+    comparator, own = bench.measure(one)
+    # comparator, own, comparator on each of three sets of buffers: 100 101 102, 103 104 105, ...
+    assert (comparator["median_us"], own["median_us"]) == (103, 104)
+    assert (own["p20_us"], own["p80_us"], own["count"]) == (100, 108, 90)
+    assert own["noise"] == round(106 / 100 - 1, 4)

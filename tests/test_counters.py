@@ -1,5 +1,7 @@
 """Nsight Compute's CSV becomes rows that say which launch they are of."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from dsv4kernels import counters, runtime
@@ -41,6 +43,51 @@ def test_a_launch_that_was_not_seen_is_an_error():
     short = "\n".join(line for line in PRINTED.splitlines() if "_combine_tile" not in line)
     with pytest.raises(counters.NoCountersError, match="3 launches were made, ncu saw 2"):
         counters.tidy(short)
+
+
+def test_a_unit_that_is_not_known_is_an_error():
+    odd = PRINTED.replace('"us"', '"fortnight"')
+    with pytest.raises(counters.NoCountersError, match="not known here: fortnight"):
+        counters.tidy(odd)
+    assert counters.tidy(PRINTED.replace('"us"', '"ms"')).duration_ns.tolist() == [2e6, 8e6, 4.5e6]
+
+
+def test_a_counter_that_a_gpu_lacks_is_left_empty():
+    table = counters.tidy(PRINTED.replace('"2.5","60"', '"n/a","60"'))
+    assert table.dram_percent.isna().tolist() == [False, True, False]
+
+
+@pytest.fixture
+def profiler(tmp_path, monkeypatch):
+    """A stand-in for `ncu` on a machine with a GPU, which prints what it is told to."""
+    monkeypatch.setattr(runtime, "has_gpu", lambda: True)
+    monkeypatch.setattr(counters.shutil, "which", lambda _: "ncu")
+    origin = dict.fromkeys(counters.bench.ORIGIN, "x") | {"device": "A GPU"}
+    monkeypatch.setattr(counters.bench, "provenance", lambda: origin)
+    monkeypatch.setattr(counters.records, "DATA", tmp_path)
+
+    def prints(stdout, status=0):
+        done = SimpleNamespace(returncode=status, stdout=stdout, stderr="")
+        monkeypatch.setattr(counters.subprocess, "run", lambda *_, **__: done)
+
+    return prints
+
+
+def test_rows_are_appended_and_the_last_of_a_launch_counts(profiler):
+    profiler(PRINTED)
+    counters.run()
+    profiler(PRINTED.replace('"8"', '"9"'))
+    file = counters.run()
+    assert len(file.read_text().splitlines()) == 1 + 3 + 3
+    table = counters.load_counters()
+    assert list(table.columns) == list(counters.COLUMNS)
+    assert sorted(table.duration_ns) == [2000, 4500, 9000]
+
+
+def test_what_ncu_complains_of_is_told(profiler):
+    profiler("==ERROR== ERR_NVGPUCTRPERM - no permission\n" + "variant:a|b\n" * 5, 1)
+    with pytest.raises(counters.NoCountersError, match="ERR_NVGPUCTRPERM - no permission"):
+        counters.run()
 
 
 @pytest.mark.skipif(runtime.has_gpu(), reason="a GPU is here")

@@ -1,11 +1,13 @@
 """Persistent buffers, dispatch keys and padding, replayed under changing batches."""
 
+import pandas as pd
 import pytest
 import torch
 from conftest import assert_same
 
-from dsv4kernels import combine, presets, runtime, slot_mapping
+from dsv4kernels import combine, presets, records, runtime, slot_mapping
 from dsv4kernels.graphs import MetadataGraphs
+from dsv4kernels.plots import graphs as pictures
 
 SMALL = presets.FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8, block_size=4)
 ROOM = {"max_requests": 6, "max_blocks": 50, "M": 200, "N": 64}
@@ -113,7 +115,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="block_size=2"):
         owner.replay(fitted(presets.decode(SMALL.replace(block_size=2), 1, 20)))
     batch = fitted(presets.decode(SMALL, 1, 20))
-    with pytest.raises(TypeError, match="topk_indices must be torch.int32 on .*, got torch.int64"):
+    with pytest.raises(TypeError, match=r"topk_indices must be torch.int32 on .*, got torch.int64"):
         owner.replay(fitted(batch, topk_indices=batch.topk_indices.long()))
     with pytest.raises(ValueError, match="5 is not one of the keys"):
         owner.capture(5)
@@ -129,6 +131,26 @@ def test_a_layer_with_a_window_only():
     assert_same(combined, combine.combine_topk_swa_indices(*batch.combine_args()))
 
 
+def recorded(**changes):
+    times = {"protocol": ["host", "graph", "host"], "median_us": [20.0, 2.0, 30.0]}
+    times |= {
+        f"{p}_us": [us * f for us in times["median_us"]] for p, f in (("p20", 0.9), ("p80", 1.1))
+    }
+    same = {"kernel": "combine", "variant": "own", "cache": "warm", "device": "A GPU"}
+    return pd.DataFrame(times | same | changes)
+
+
+def test_each_recording_of_a_call_is_drawn_and_none_averaged():
+    axes = pictures.dispatch(recorded(), "made up").axes[0]
+    assert axes.get_title(loc="left") == "Asking takes 10 to 15 times as long as doing"
+    assert [text.get_text() for text in axes.texts] == ["20, 30", "2"]
+    for changes in ({"device": ["A", "A", "B"]}, {"cache": ["warm", "cold", "warm"]}):
+        with pytest.raises(records.DataError, match="must not mix"):
+            pictures.dispatch(recorded(**changes), "made up")
+    with pytest.raises(records.DataError, match="no row with protocol = 'graph'"):
+        pictures.dispatch(recorded(protocol="host"), "made up")
+
+
 @pytest.mark.skipif(not runtime.has_gpu(), reason="no GPU here: nothing is captured")
 def test_ten_thousand_replays_of_a_captured_graph():
     owner = graphs()
@@ -142,3 +164,22 @@ def test_ten_thousand_replays_of_a_captured_graph():
         wrong += ((mapped[0] != slots[0]) & valid).sum() + (mapped[1] != slots[1]).sum()
         wrong += (combined[0] != rows[0]).sum() + (combined[1] != rows[1]).sum()
     assert wrong.item() == 0
+
+
+@pytest.mark.skipif(not runtime.has_gpu(), reason="no GPU here: nothing is captured")
+def test_a_replay_neither_allocates_nor_waits():
+    owner, batches = graphs(), [fitted(make()) for make in BATCHES.values()]
+    for batch in batches:
+        owner.replay(batch)  # every key captured, every kernel of the copies loaded
+
+    def allocations():
+        return torch.cuda.memory_stats()["allocation.all.allocated"]
+
+    before = allocations()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in batches:
+            owner.replay(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert allocations() == before

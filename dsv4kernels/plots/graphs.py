@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from .. import records
-from . import PADDING, STYLES, TOPK, new, plain_numbers, source, styled
+from . import PADDING, TOPK, new, plain_numbers, source, styled
 
 
 @styled
@@ -25,65 +25,78 @@ def padding(keys: list[int], batches: list[int]):
     )
     for row, (key, spare) in enumerate(zip(taken, idle, strict=True)):
         axes.text(key, row, f"  key {key}, {spare / key:.0%} padding", va="center", fontsize=8)
-    axes.set_yticks(place, [f"{tokens} tokens" for tokens in batches])
+    axes.set_yticks(place, [f"{n} token{'s' * (n > 1)}" for n in batches])
     axes.invert_yaxis()
-    axes.set_xticks(keys)
-    axes.set_xlim(0, max(taken) * 1.35)
+    axes.set_xticks(sorted(set(taken)))
+    axes.set_xlim(0, max(taken) * 1.3)
     axes.set_xlabel("rows that the graph's kernels run over")
-    axes.set_title(f"Each batch takes the smallest of {len(keys)} captured sizes")
+    axes.set_title(f"{sum(idle) / sum(taken):.0%} of the rows that run are padding")
     axes.grid(axis="y", visible=False)
-    axes.legend(loc="lower right")
-    source(figure, "counted, not measured")
+    figure.legend(loc="outside upper right", ncols=2)
+    source(figure, f"counted, not measured; captured sizes: {', '.join(map(str, keys))}")
     return figure
+
+
+# What is asked and what is done: neither is a variant, so neither has a variant's colour.
+_WHERE = {
+    "host": ("the Python call, on the host", {"color": "#CC79A7", "marker": "o"}),
+    "graph": ("the kernels, on the device", {"color": "#333333", "marker": "s"}),
+}
 
 
 @styled
 def dispatch(table: pd.DataFrame, label: str):
-    """Host time of a call beside its device time, a pair of bars for each variant.
+    """Host time of a call beside its device time, a line for each variant.
+
+    A variant may have been recorded several times under a protocol: each is drawn.
 
     Args:
-        table: rows of one device and one batch with columns `kernel`, `variant`, `protocol`,
-            `median_us`, `p20_us`, `p80_us`; protocols `host` and `graph`.
+        table: rows of one device, a batch for each kernel, with columns `kernel`, `variant`,
+            `protocol`, `cache`, `device`, `median_us`, `p20_us`, `p80_us`; protocols `host` and
+            `graph`.
         label: where the figures are from, naming the device.
 
     Raises:
-        records.DataError: several devices, or a protocol that is missing.
+        records.DataError: several devices or caches, or a protocol that is missing.
     """
-    if table["device"].nunique() != 1:
-        raise records.DataError("one figure must not mix devices")
-    records.select(table, protocol="host"), records.select(table, protocol="graph")
-    names = list(dict.fromkeys(zip(table["kernel"], table["variant"], strict=True)))
-    figure, axes = new(size=(7, 0.5 * len(names) + 1.5))
-    colours = {"host": STYLES["comparator"]["color"], "graph": STYLES["optimised"]["color"]}
-    words = {"host": "the Python call, on the host", "graph": "the kernels, on the device"}
-    for offset, protocol in ((-0.18, "host"), (0.18, "graph")):
-        rows = table[table["protocol"] == protocol].set_index(["kernel", "variant"]).loc[names]
-        spread = [rows["median_us"] - rows["p20_us"], rows["p80_us"] - rows["median_us"]]
-        place = np.arange(len(names)) + offset
-        axes.barh(
-            place,
-            rows["median_us"],
-            0.36,
-            xerr=spread,
-            color=colours[protocol],
-            hatch="" if protocol == "host" else "//",
-            edgecolor="white",
-            label=words[protocol],
-        )
-        for at, value, end in zip(place, rows["median_us"], rows["p80_us"], strict=True):
-            axes.text(end * 1.06, at, f"{value:.3g}", va="center", fontsize=8)
-    axes.set_yticks(
-        range(len(names)), [f"{k.replace('_', ' ')}, {v}" for k, v in names], fontsize=9
-    )
-    axes.invert_yaxis()
+    for protocol in _WHERE:
+        records.one_source(records.select(table, protocol=protocol))
+    records.one_source(table.drop(columns="protocol"))
+    table = table[table["protocol"].isin(list(_WHERE))]
+    spans = table.groupby(["kernel", "variant"], sort=False)
+    figure, axes = new(size=(7, 0.42 * len(spans) + 1.9))
+    times = []
+    for place, (_, rows) in enumerate(spans):
+        axes.plot(
+            [rows["median_us"].min(), rows["median_us"].max()], [place] * 2, color="#BBBBBB",
+            linewidth=3, zorder=1,
+        )  # fmt: skip
+        device, host = (rows.loc[rows["protocol"] == p, "median_us"] for p in ("graph", "host"))
+        times += [us / device.median() for us in host]
+        for protocol, (words, style) in _WHERE.items():
+            some = rows[rows["protocol"] == protocol]
+            middle = some["median_us"]
+            axes.errorbar(
+                middle, [place] * len(some),
+                xerr=[middle - some["p20_us"], some["p80_us"] - middle], linestyle="",
+                label=words if not place else None, **style,
+            )  # fmt: skip
+            axes.annotate(
+                ", ".join(f"{us:.3g}" for us in sorted(middle)), (middle.max(), place),
+                xytext=(0, 5), textcoords="offset points", va="bottom", fontsize=8,
+                ha="right" if len(some) > 1 else "center",
+            )  # fmt: skip
+    names = [f"{kernel.replace('_', ' ')}, {variant}" for kernel, variant in spans.groups]
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(len(names) - 0.5, -0.7)
     axes.set_xscale("log")
     axes.minorticks_off()
-    axes.set_xticks([1, 2, 5, 10, 20, 50])
+    axes.set_xticks([1, 2, 5, 10, 20, 50, 100, 200, 500])
     plain_numbers(axes.xaxis)
-    axes.set_xlim(0.8, 90)
-    axes.set_xlabel("µs a call (log scale)")
-    axes.set_title("The host takes far longer to ask than the GPU to do")
+    axes.set_xlim(table["p20_us"].min() * 0.8, table["p80_us"].max() * 1.25)
+    axes.set_xlabel("µs a call")
+    axes.set_title(f"Asking takes {min(times):.0f} to {max(times):.0f} times as long as doing")
     axes.grid(axis="y", visible=False)
     figure.legend(loc="outside upper right", ncols=2)
-    source(figure, label)
+    source(figure, f"{label}; protocols host and graph, {table['cache'].iloc[0]}; bars: 20 to 80 %")
     return figure
