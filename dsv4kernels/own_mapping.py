@@ -14,8 +14,8 @@ import triton.language as tl
 
 from . import runtime
 
-# A narrow row fits one tile. A program takes two of them, 128 columns to a warp; with few entries in
-# all rows together one, on twice the warps, which ends sooner but asks for more of the GPU.
+# A narrow row fits one tile. A program takes two of them, 128 columns to a warp; with few entries
+# in all rows together one, on twice the warps, which ends sooner but asks for more of the GPU.
 NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
 # A wide row is one program's loop over tiles; with few tokens a program for each tile and one more
 # that counts, since most of the GPU would idle.
