@@ -75,7 +75,6 @@ def lookup(accesses: pd.DataFrame, batch: Batch, token: int):
     colours = [TOPK if block in numbers.index else TINTS[FROM_TOPK] for block in range(len(table))]
     _cells(middle, entries, colours)
 
-    blocks = int(batch.block_table.max()) + 1
     found = slots[slots >= 0].to_numpy()
     cache = np.zeros((blocks, size), dtype=int)
     cache[table] = 1
@@ -92,7 +91,7 @@ def lookup(accesses: pd.DataFrame, batch: Batch, token: int):
     bottom.set(ylim=(size, 0), yticks=[], xlabel=f"block of the cache, {size} slots each")
     bottom.tick_params(length=0, labelsize=8)
     bottom.grid(visible=False)
-    bottom.spines[:].set_visible(False)
+    bottom.spines[:].set(visible=True, color="#999999", linewidth=0.4)
     _name(top, "top-k\npositions")
     _name(middle, "block table")
     _name(bottom, "paged\nKV cache")
@@ -260,13 +259,15 @@ def _rank(rank, ranks):
 def _cells(axes, values, colours):
     """A strip of squares with numbers in them, where they are few enough to read."""
     values = list(values)
+    longest = max((len(str(value)) for value in values), default=1)
+    size = min(9, 700 / (max(len(values), 1) * longest))  # points; a strip is some 470 wide
     axes.set(xlim=(0, max(len(values), 1)), ylim=(1, 0), xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     for column, (value, colour) in enumerate(zip(values, colours, strict=True)):
         _cell(axes, column, colour, edge=len(values) <= MOST_CELLS)
         if len(values) <= MOST_CELLS:
-            _write(axes, column, 0, value, colour, 9 if len(values) <= 24 else 6.5)
+            _write(axes, column, 0, value, colour, size)
 
 
 def _name(axes, text):
