@@ -96,6 +96,7 @@ def _combine_tile(
     # The first row's request: as many come before it as end at or before it. The last request
     # need not be looked at, so a single one costs no search.
     origin = tl.load(query_start_loc)
+    last_owned = tl.minimum(tl.load(query_start_loc + requests) - origin, last_token)
     request = 0
     for first in range(0, requests - 1, REQUESTS):
         other = first + tl.arange(0, REQUESTS)
@@ -104,7 +105,8 @@ def _combine_tile(
         request += tl.sum((other_end - origin <= first_token).to(tl.int32))
 
     start = first_token
-    while (request < requests) & (start < last_token):
+    more = start < last_token  # nothing to wait for: the first request is looked at in any case
+    while more:
         query_end = tl.load(query_start_loc + request + 1) - origin
         seq_len = tl.load(seq_lens + request)
         gather_len = tl.load(gather_lens + request)
@@ -131,6 +133,7 @@ def _combine_tile(
             tl.store(lens + token, length, mask=in_request)
         start = end
         request += 1
+        more = (request < requests) & (start < last_owned)  # empty requests may follow by hundreds
 
     if start < last_token:  # rows that belong to no request
         stray = (token >= start) & (token < tokens)

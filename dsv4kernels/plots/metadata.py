@@ -260,7 +260,7 @@ def _cells(axes, values, colours):
     """A strip of squares with numbers in them, where they are few enough to read."""
     values = list(values)
     longest = max((len(str(value)) for value in values), default=1)
-    size = min(9, 700 / (max(len(values), 1) * longest))  # points; a strip is some 470 wide
+    size = min(9, 640 / (max(len(values), 1) * longest))  # points; a strip is some 470 wide
     axes.set(xlim=(0, max(len(values), 1)), ylim=(1, 0), xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)

@@ -3,65 +3,81 @@
 import sys
 
 from .. import codegen, presets, records, slot_mapping
-from . import STYLE, STYLES, matplotlib, new, source, styled
+from . import STYLE, STYLES, matplotlib, new, plain_numbers, source, styled
+
+TARGET, PUBLISHED, MEASURED = "sm_120", "12.0", "NVIDIA H200"
 
 
 @styled
 def story():
-    """Instructions folded away, published changes, and what was measured past them."""
-    figure, (left, middle, right) = new(columns=3, size=(9, 3.2), width_ratios=(1, 1.25, 1.5))
-    comparator, optimised = (STYLES[name]["color"] for name in ("comparator", "optimised"))
+    """Instructions folded away, published changes, and what was measured past them.
 
+    Raises:
+        records.DataError: a figure that it shows is not recorded.
+    """
+    figure, (left, middle, right) = new(columns=3, size=(9, 3.5), width_ratios=(1, 1.25, 1.5))
+    _instructions(left)
+    sources = _published(middle)
+    _measured(right)
+    source(
+        figure,
+        f"left: compiled here; middle: published by {', '.join(sources)}; right: "
+        "data/measured, CUDA graph, warm",
+    )
+    return figure
+
+
+def _instructions(axes):
     batch = presets.mapping(presets.FLASH_C4A, 2, device="cpu")
     counts = {}
     for variant in slot_mapping.PUBLISHED:
         _, launch = slot_mapping.plan(*batch.slot_mapping_args(), variant=variant)
-        counts[variant] = codegen.report(codegen.compile(launch, "sm_120"))["instructions"]
-    bars = left.bar(list(counts), list(counts.values()), color=[comparator, optimised], width=0.6)
-    left.bar_label(bars)
-    left.set_title("Geometry folded in", fontsize=9)
-    left.set_ylabel("SASS instructions, sm_120")
+        counts[variant] = codegen.report(codegen.compile(launch, TARGET))["instructions"]
+    colours = [STYLES[name]["color"] for name in ("comparator", "optimised")]
+    axes.bar_label(axes.bar(list(counts), list(counts.values()), color=colours, width=0.6))
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel("SASS instructions")
+    axes.set_title(f"Constants folded,\nslot mapping, {TARGET}", fontsize=9)
 
-    published = records.select(records.load_published(), compute_capability="12.0")
-    place = range(len(published))
-    names = [f"{row.kernel.replace('_', ' ')}, {row.tokens:,}" for row in published.itertuples()]
-    bars = middle.barh(place, published["change"] * 100, color=optimised)
-    middle.bar_label(bars, fmt="%.0f %%", padding=2, fontsize=8)
-    middle.set_yticks(place, names, fontsize=8)
-    middle.invert_yaxis()
-    middle.set_xlim(-22, 0)
-    middle.set_xlabel("change of latency, %")
-    middle.set_title("Published, RTX PRO 6000 Blackwell", fontsize=9)
 
-    table = records.select(
-        records.load_measured("NVIDIA H200"),
-        suite="tokens",
-        kernel="combine",
-        protocol="graph",
-        cache="warm",
-    )
-    styles = zip(("workers=128", "workers=256", "own"), STYLES, strict=False)
-    for variant, style in styles:
-        curve = records.select(table, variant=variant).sort_values("tokens")
-        curve = curve[curve["tokens"] >= 256]
-        right.plot(curve["tokens"], curve["median_us"], label=variant, ms=4, **STYLES[style])
-    right.set_xscale("log", base=2)
-    right.set_yscale("log", base=2)
-    right.minorticks_off()
-    right.set_xticks([256, 4096, 65_536], ["256", "4,096", "65,536"])
-    right.set_yticks([2, 8, 32, 128], ["2", "8", "32", "128"])
-    right.set_xlabel("tokens of one request")
-    right.set_ylabel("µs, combine")
-    right.set_title("Measured, NVIDIA H200", fontsize=9)
-    right.legend(fontsize=8)
-    for axes in (left, middle):
-        axes.grid(axis="x" if axes is left else "y", visible=False)
-    source(
-        figure,
-        "left: compiled here; middle: local-inference-lab/vllm pull request 434; "
-        "right: data/measured/nvidia-h200, graph protocol, warm",
-    )
-    return figure
+def _published(axes):
+    table = records.select(records.load_published(), compute_capability=PUBLISHED)
+    names = [f"{row.kernel.replace('_', ' ')}, {row.tokens:,}" for row in table.itertuples()]
+    less = -100 * table["change"]
+    colour = STYLES["optimised"]["color"]
+    bars = axes.barh(range(len(table)), less, color=colour)
+    axes.bar_label(bars, fmt="%.0f %%", padding=2, fontsize=8)
+    axes.set_yticks(range(len(table)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, less.max() * 1.25)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("less time a call, %")
+    axes.set_title("Published by others,\nRTX PRO 6000 Blackwell", fontsize=9)
+    return table["source"].unique()
+
+
+def _measured(axes):
+    graph = {"suite": "tokens", "kernel": "combine", "protocol": "graph", "cache": "warm"}
+    table = records.select(records.load_measured(MEASURED), **graph)
+    table = table[table["tokens"] >= 256].sort_values("tokens")
+    variants = {"workers=128": "comparator", "workers=256": "optimised", "own": "own"}
+    for variant, role in variants.items():
+        curve, style = records.select(table, variant=variant), STYLES[role]
+        axes.plot(curve["tokens"], curve["median_us"], label=variant, markersize=4, **style)
+        axes.fill_between(
+            curve["tokens"], curve["p20_us"], curve["p80_us"], color=style["color"], alpha=0.2
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks([256, 2_048, 16_384, 65_536])
+    axes.minorticks_off()
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_numbers(axis)
+    axes.tick_params(axis="x", labelsize=8.5)
+    axes.set_xlabel("tokens of one request")
+    axes.set_ylabel("µs, combine")
+    axes.set_title(f"Measured by this project,\n{MEASURED}", fontsize=9)
+    axes.legend(fontsize=8)
 
 
 if __name__ == "__main__":
