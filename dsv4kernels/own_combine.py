@@ -96,7 +96,6 @@ def _combine_tile(
     # The first row's request: as many come before it as end at or before it. The last request
     # need not be looked at, so a single one costs no search.
     origin = tl.load(query_start_loc)
-    last_owned = tl.minimum(tl.load(query_start_loc + requests) - origin, last_token)
     request = 0
     for first in range(0, requests - 1, REQUESTS):
         other = first + tl.arange(0, REQUESTS)
@@ -105,7 +104,7 @@ def _combine_tile(
         request += tl.sum((other_end - origin <= first_token).to(tl.int32))
 
     start = first_token
-    more = start < last_token  # nothing to wait for: the first request is looked at in any case
+    more = start < last_token
     while more:
         query_end = tl.load(query_start_loc + request + 1) - origin
         seq_len = tl.load(seq_lens + request)
@@ -133,7 +132,9 @@ def _combine_tile(
             tl.store(lens + token, length, mask=in_request)
         start = end
         request += 1
-        more = (request < requests) & (start < last_owned)  # empty requests may follow by hundreds
+        more = (request < requests) & (start < last_token)
+        if more:  # padding's empty requests may follow by hundreds: they own no row
+            more = start < tl.load(query_start_loc + requests) - origin
 
     if start < last_token:  # rows that belong to no request
         stray = (token >= start) & (token < tokens)

@@ -7,6 +7,7 @@ out: code is coloured by CSS, figures and tables are in the page, a widget becom
 import contextlib
 import copy
 import os
+import re
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
@@ -134,7 +135,8 @@ def page(notebook: Any, title: str) -> str:
     exporter = HTMLExporter(config=Config(NbConvertBase={"display_data_priority": shown}))
     exporter.raw_template = _TEMPLATE
     html, _ = exporter.from_notebook_node(notebook)
-    return html
+    # A lesson names another by its notebook; beside a page lie pages.
+    return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", html)
 
 
 def index(ledger: dict[str, Any], pages: set[str]) -> str:

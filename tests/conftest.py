@@ -1,5 +1,8 @@
 """What several test modules share."""
 
+import mmap
+
+import pytest
 import torch
 
 POISON = 777_777
@@ -24,3 +27,21 @@ def int32(values):
     """A nested list as a tensor: int32, or bool where it holds true and false."""
     tensor = torch.tensor(values)
     return tensor if tensor.dtype is torch.bool else tensor.int()
+
+
+def far_apart(values):
+    """The rows of `values` 2^30 elements apart: the third one's address passes 2^31 elements.
+
+    An address that wrapped around at 32 bits would fall into the same mapping, 8 GiB before the
+    first row, where all is 0. Memory is taken only where it is touched.
+    """
+    rows, columns = values.shape
+    elements = 2**31 + (rows - 1) * 2**30 + columns
+    no_reserve = 0x4000  # MAP_NORESERVE on Linux
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    try:
+        memory = mmap.mmap(-1, 4 * elements, flags=flags)
+    except OSError as error:
+        pytest.skip(f"no address space for rows so far apart: {error}")
+    whole = torch.frombuffer(memory, dtype=torch.int32)
+    return torch.as_strided(whole, (rows, columns), (2**30, 1), 2**31).copy_(values)

@@ -1,10 +1,12 @@
 """A wrong argument is named, with what came and what is needed, and nothing is written."""
 
+from unittest import mock
+
 import pytest
 import torch
 from conftest import POISON, int32, poisoned
 
-from dsv4kernels import combine, presets, slot_mapping
+from dsv4kernels import combine, presets, runtime, slot_mapping
 
 SMALL = presets.FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8)
 BATCH = presets.mixed(SMALL, 6)
@@ -30,15 +32,17 @@ FUNCTIONS = {
 
 
 def refused(kernel, error, *words, **wrong):
-    """The call raises `error` with every word in its message, and leaves the outputs alone."""
-    out = wrong.pop("out", None) or poisoned(TOKENS, WIDTH[kernel])
+    """The call raises `error` with every word in its message; nothing is launched or written."""
+    out = wrong.pop("out") if "out" in wrong else poisoned(TOKENS, WIDTH[kernel])
     options = {key: wrong.pop(key) for key in ("variant", "num_workers") if key in wrong}
-    with pytest.raises(error) as caught:
+    launched = mock.patch.object(runtime.Launch, "run", side_effect=AssertionError("launched"))
+    with launched, pytest.raises(error) as caught:
         FUNCTIONS[kernel](*(GOOD[kernel] | wrong).values(), out=out, **options)
     for word in words:
         assert str(word) in str(caught.value)
-    if isinstance(out, tuple):
-        assert all((tensor == POISON).all() for tensor in out if tensor.device.type == "cpu")
+    for tensor in out if isinstance(out, tuple) else ():
+        if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
+            assert (tensor == torch.tensor(POISON).to(tensor.dtype)).all()
 
 
 TENSORS = [
@@ -83,31 +87,44 @@ def test_lengths_that_do_not_agree_with_the_rows(kernel):
 
 
 def test_lengths_that_do_not_agree_with_the_requests():
-    refused("combine", ValueError, "query_start_loc", query_start_loc=BATCH.query_start_loc[1:])
-    refused("combine", ValueError, "gather_lens", gather_lens=BATCH.gather_lens[1:])
+    requests = BATCH.requests
+    for name, needed in (("query_start_loc", requests + 1), ("gather_lens", requests)):
+        wrong = getattr(BATCH, name)[1:]
+        refused("combine", ValueError, name, f"[{needed}]", f"[{needed - 1}]", **{name: wrong})
+    nothing = dict.fromkeys(("query_start_loc", "seq_lens", "gather_lens"), int32([]).int())
+    refused("combine", ValueError, "query_start_loc", "[1]", "[0]", **nothing)
 
 
-@pytest.mark.parametrize(("kernel", "name"), [("mapping", "topk_indices"), ("dcp", "block_table")])
+MATRICES = [(kernel, name) for kernel, name in TENSORS if GOOD[kernel][name].dim() == 2]
+
+
+@pytest.mark.parametrize(("kernel", "name"), MATRICES)
 def test_rows_that_overlap(kernel, name):
     value = GOOD[kernel][name]
-    wrong = torch.as_strided(value, value.shape, (value.shape[1] - 1, 1))
-    refused(kernel, ValueError, name, "overlap", **{name: wrong})
+    for stride in (value.shape[1] - 1, 0):
+        wrong = torch.as_strided(value, value.shape, (stride, 1))
+        refused(kernel, ValueError, name, "overlap", [stride, 1], **{name: wrong})
 
 
 NUMBERS = [
     ("mapping", "block_size", 0, "at least 1"),
+    ("mapping", "block_size", -64, "at least 1"),
+    ("dcp", "block_size", 0, "at least 1"),
     ("dcp", "dcp_world_size", 0, "at least 1"),
     ("dcp", "dcp_rank", -1, "at least 0"),
     ("dcp", "dcp_rank", 2, "below dcp_world_size 2"),
     ("dcp", "cp_kv_cache_interleave_size", 0, "at least 1"),
     ("dcp", "cp_kv_cache_interleave_size", 3, "divide block_size 64"),
     ("combine", "window_size", 0, "at least 1"),
+    ("combine", "window_size", -1, "at least 1"),
     ("combine", "compress_ratio", 0, "at least 1"),
+    ("combine", "compress_ratio", -4, "at least 1"),
     ("combine", "topk", -1, "at least 0"),
     ("combine", "topk", 9, "at most the 8 columns"),
     ("combine", "M", -1, "at least 0"),
     ("combine", "N", -1, "at least 0"),
     ("combine", "M", 2**31 - 1, "int32"),
+    ("combine", "N", 2**31 - 1, "int32"),
     ("combine", "num_workers", 0, "at least 1"),
     ("combine", "num_workers", 65_536, "65,535"),
 ]
@@ -125,7 +142,13 @@ def test_a_number_of_another_type(kernel, name):
 
 
 def test_an_unknown_variant():
-    refused("mapping", ValueError, "variant", "own, runtime, constexpr", variant="fastest")
+    for wrong in ("fastest", None, 3):
+        needed = "own, runtime, constexpr"
+        refused("mapping", ValueError, "variant", needed, repr(wrong), variant=wrong)
+
+
+def test_a_negative_ratio_is_wrong_where_it_is_not_read_either():
+    refused("combine", ValueError, "compress_ratio", "at least 0", -1, topk=0, compress_ratio=-1)
 
 
 @pytest.mark.parametrize("kernel", FUNCTIONS)
@@ -135,7 +158,16 @@ def test_outputs_are_checked_like_inputs(kernel):
     refused(kernel, TypeError, "out", "pair", "dict", out={"indices": indices})
     refused(kernel, TypeError, "out[0]", "int64", out=(indices.long(), lens))
     refused(kernel, ValueError, "out[0]", [TOKENS, width - 1], out=(indices[:, 1:], lens))
+    refused(kernel, ValueError, "out[0]", [TOKENS - 1, width], out=(indices[1:], lens))
+    refused(kernel, ValueError, "out[0]", "contiguous", out=(indices.repeat(1, 2)[:, ::2], lens))
+    refused(kernel, TypeError, "out[1]", "bool", out=(indices, lens.bool()))
     refused(kernel, ValueError, "out[1]", [TOKENS - 1], out=(indices, lens[1:]))
+    refused(kernel, ValueError, "out[1]", [TOKENS, 1], out=(indices, lens[:, None]))
+    refused(kernel, ValueError, "out[1]", "meta", out=(indices, lens.to("meta")))
+    refused(kernel, ValueError, "out[1]", "contiguous", out=(indices, lens.repeat(2)[::2]))
+    refused(kernel, TypeError, "out[1]", "NoneType", out=(indices, None))
+    refused(kernel, TypeError, "out", "pair", "Tensor", out=indices)
+    refused(kernel, TypeError, "out", "pair", "tuple", out=(indices, lens, lens))
     refused(kernel, ValueError, "out[0]", "meta", out=(indices.to("meta"), lens))
     overlapping = torch.as_strided(indices, (TOKENS, width), (width - 1, 1))
     refused(kernel, ValueError, "out[0]", "overlap", out=(overlapping, lens))

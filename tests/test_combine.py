@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import POISON, assert_same, int32, poisoned
+from conftest import POISON, assert_same, far_apart, int32, poisoned
 from test_reference import assert_case
 
 from dsv4kernels import combine, presets, reference
@@ -13,7 +13,7 @@ from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A, SWA_ONLY
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
 SMALL = FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8)
-VARIANTS = (None, 1, 3, 128)  # None is the project's own kernel
+VARIANTS = (None, 1, 3)  # None is the project's own kernel; 128 and 256 workers where it matters
 
 
 def run(args, num_workers, out=None):
@@ -54,10 +54,12 @@ BATCHES = {
 @pytest.mark.parametrize("num_workers", VARIANTS)
 @pytest.mark.parametrize("kind", BATCHES)
 def test_equals_the_reference(kind, num_workers):
-    batch = BATCHES[kind]()
-    if num_workers == 128 and batch.requests > 2:
-        pytest.skip("idle workers by the hundred; tested with 1 and 3")
-    check(batch, num_workers)
+    check(BATCHES[kind](), num_workers)
+
+
+@pytest.mark.parametrize("num_workers", [128, 256])
+def test_most_workers_have_no_row(num_workers):
+    check(presets.batch(SMALL, [3, 2], [9, 40], padding=2, first_query_start=5), num_workers)
 
 
 @pytest.mark.parametrize("num_workers", VARIANTS)
@@ -77,21 +79,30 @@ def test_rows_across_worker_tiles(num_workers):
     check(presets.batch(SMALL, [129, 171]), num_workers)
 
 
-@pytest.mark.parametrize("num_workers", [None, 256])
-def test_a_second_and_third_pass_of_256_workers(num_workers):
-    check(presets.batch(SMALL, [129, 600], [500, 600]), num_workers)
+def test_a_second_and_third_pass_of_256_workers():
+    check(presets.batch(SMALL, [129, 600], [500, 600]), 256)
 
 
 def test_more_requests_than_are_looked_through_at_a_time():
-    lens = [i % 3 for i in range(300)]
-    check(presets.batch(SMALL, lens, [n + 40 for n in lens], padding=3), None)
+    # 128 at a time: a third look for the last rows, and empty requests by the hundred in between.
+    lens = [i % 3 for i in range(30)] + [0] * 200 + [1, 2, 0, 1] + [0] * 60
+    seq_lens = [n + 40 + i for i, n in enumerate(lens)]
+    check(presets.batch(SMALL, lens, seq_lens, padding=3, first_query_start=7), None)
 
 
 @pytest.mark.parametrize("num_workers", VARIANTS)
-def test_nothing_to_combine(num_workers):
-    indices, lens = run(presets.batch(SMALL, []).combine_args(), num_workers)
+@pytest.mark.parametrize("query_lens", [[], [0, 0]])
+def test_nothing_to_combine(query_lens, num_workers):
+    indices, lens = run(presets.batch(SMALL, query_lens).combine_args(), num_workers)
     assert indices.shape == (0, 128)
     assert lens.shape == (0,)
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_only_requests_without_tokens_before_the_padding(num_workers):
+    out = check(presets.batch(SMALL, [0, 0], [5, 9], padding=5), num_workers)
+    assert (out[0] == -1).all()
+    assert out[1].tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("num_workers", VARIANTS)
@@ -117,7 +128,7 @@ def test_out_is_written_in_place_and_nothing_beside_it(num_workers):
     assert got[0] is indices
     assert got[1] is lens
     assert_same(got, reference.combine_topk_swa_indices(*batch.combine_args()))
-    beside = torch.as_strided(indices, (batch.tokens, 3), (131, 1), 128)[:-1]
+    beside = torch.as_strided(indices, (batch.tokens, 3), (131, 1), 128)
     assert (beside == POISON).all()
 
 
@@ -143,6 +154,36 @@ def test_own_touches_nothing_outside_whatever_the_values():
         for border in (indices[0], indices[-1], lens[0], lens[-1]):
             assert (border == POISON).all()
         assert (lens[1:-1] != POISON).all()
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+@pytest.mark.parametrize("topk", [0, 8])
+def test_addresses_take_64_bits(topk, num_workers):
+    args = list(presets.batch(SMALL.replace(topk=topk), [1, 2], [60, 90]).combine_args())
+    expected = reference.combine_topk_swa_indices(*args)
+    args[0] = far_apart(args[0])
+    indices, lens = far_apart(torch.full((3, 128), POISON)), poisoned(3, 1)[1]
+    assert_same(run(args, num_workers, (indices, lens)), expected)
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_rows_may_start_at_any_column(num_workers):
+    args = list(presets.mixed(SMALL, 9, padding=2).combine_args())
+    expected = reference.combine_topk_swa_indices(*args)
+    args[0] = torch.nn.functional.pad(args[0], (1, 2), value=999)[:, 1:-2]
+    indices, lens = poisoned(11, 131)
+    assert_same(run(args, num_workers, (indices[:, 3:], lens)), expected)
+    assert (indices[:, :3] == POISON).all()
+
+
+@pytest.mark.parametrize("num_workers", VARIANTS)
+def test_a_layer_without_a_topk_buffer(num_workers):
+    empty = torch.empty(2, 0, dtype=torch.int32)
+    # positions 3 and 4 of 5 gathered tokens, window 3: rows 4 + 1..3 and 4 + 2..4
+    args = (empty, int32([0, 2]), int32([5]), int32([5]), 3, 0, 0, 9, 4)
+    indices, lens = run(args, num_workers)
+    assert [row[:4] for row in indices.tolist()] == [[5, 6, 7, -1], [6, 7, 8, -1]]
+    assert lens.tolist() == [3, 3]
 
 
 def test_published_width():

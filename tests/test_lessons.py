@@ -459,3 +459,13 @@ def test_progress_is_redrawn_on_a_terminal(folder, monkeypatch):
 
 def test_errors_are_one_family():
     assert issubclass(ParameterError, LessonError) and not issubclass(LessonError, ValueError)
+
+
+def test_links_between_lessons_lead_to_pages():
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [
+        nbformat.v4.new_markdown_cell("[next](02_next.ipynb), [web](https://a.b/c.ipynb)")
+    ]
+    html = pages.page(notebook, "one")
+    assert 'href="02_next.html"' in html
+    assert 'href="https://a.b/c.ipynb"' in html

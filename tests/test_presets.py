@@ -68,8 +68,11 @@ def test_positions_are_distinct_visible_and_in_no_order(kind):
     assert not full or any(row != sorted(row) for row in full)
 
 
-def test_blocks_are_distinct_and_none_is_the_null_block():
-    table = presets.mixed(SMALL, 21).block_table
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_distinct_and_none_is_the_null_block(kind):
+    batch = KINDS[kind]()
+    table = batch.block_table
+    assert batch.topk_indices.max() < table.shape[1] * SMALL.block_size
     assert table.unique().numel() == table.numel()
     assert table.min() > 0
 
@@ -105,6 +108,30 @@ def test_kinds_are_what_they_are_called():
     swa = presets.decode(SWA_ONLY, 2, 50)
     assert (swa.N, swa.M) == (0, 50)
     assert (swa.topk_indices == -1).all()
+
+
+def test_lengths_and_workspaces_follow_from_the_arguments():
+    mapping = presets.mapping(SMALL, 7, 3)
+    assert mapping.query_start_loc.diff().tolist() == [3, 2, 2]
+    assert mapping.block_table.shape == (3, 16_384 // 4)
+    # 9 tokens have 9 // 4 = 2 compressed keys; the windows of 3 new tokens reach 3 + 7 tokens back.
+    batch = presets.batch(SMALL, [3, 1], [9, 40], first_query_start=5)
+    assert batch.query_start_loc.tolist() == [5, 8, 9]
+    assert batch.token_to_req_indices.tolist() == [0, 0, 0, 1]
+    assert batch.gather_lens.tolist() == [9, 8]
+    assert (batch.N, batch.M) == (10, 10 + 9)
+    batch = presets.batch(SMALL, [3], [9], gather_lens=[5])
+    assert batch.gather_lens.tolist() == [5]
+    assert (batch.N, batch.M) == (2, 7)
+
+
+def test_a_window_lies_inside_what_was_gathered():
+    for kind in ("decode", "prefill", "chunk", "mixed"):
+        batch = KINDS[kind]()
+        query_lens = batch.query_start_loc.diff()
+        oldest = (batch.seq_lens - query_lens - SMALL.window_size + 1).clamp(min=0)
+        assert (batch.seq_lens - batch.gather_lens <= oldest)[query_lens > 0].all()
+        assert (batch.gather_lens <= batch.M - batch.N).all()
 
 
 def test_strided_views_and_another_device():

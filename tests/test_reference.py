@@ -61,6 +61,15 @@ def test_dcp_worked_example():
     assert lens.tolist() == [2]
 
 
+def test_dcp_over_one_rank_is_the_plain_map_without_its_holes():
+    # 5 -> block 2 = 12, offset 1 -> 25; 0 -> 10 * 2
+    slots, lens = reference.compute_dcp_global_topk_indices_and_lens(
+        int32([[-1, 5, -1, 0]]), int32([0]), int32(TABLE), 2, torch.tensor([True]), 1, 0, 2
+    )
+    assert slots.tolist() == [[25, 20, -1, -1]]
+    assert lens.tolist() == [2]
+
+
 def test_dcp_with_an_interleave_over_three_ranks():
     # block size 4, W = 3, I = 2: a block spans 12. Position 9: o = 9, owner 9 // 2 % 3 = 1,
     # offset 9 // 6 * 2 + 9 % 2 = 3. Position 14: block 1, o = 2, owner 1, offset 0.
@@ -93,13 +102,35 @@ def test_combine_adds_each_requests_workspace():
     assert rows == [[8], [16, 17, 16 + 8 + 2, 16 + 8 + 3]]
 
 
+def test_combine_at_the_edges_of_a_compressed_key():
+    # Ratio 4: positions 2, 3, 4 have seen 3, 4, 5 tokens: 0, 1, 1 keys. Window 3: all gathered, so
+    # position p is row 8 + p.
+    rows, _ = combine_one(
+        [0, 3], [5], [5], [[7, 7], [6, 7], [5, 7]], window_size=3, compress_ratio=4
+    )
+    assert rows == [[8, 9, 10], [6, 9, 10, 11], [5, 10, 11, 12]]
+
+
+def test_combine_when_only_part_was_gathered():
+    # Sequence 100, 1 new token at position 99, the newest 4 gathered: row 8 is position 96.
+    # Window 3: positions 97, 98, 99 -> 9, 10, 11. 100 // 2 = 50 keys, of which topk takes 2.
+    rows, _ = combine_one([9, 10], [100], [4], [[31, 17]], window_size=3)
+    assert rows == [[31, 17, 9, 10, 11]]
+
+
+def test_combine_keeps_an_empty_entry_as_it_keeps_any():
+    # The definition adds M * r to whatever the row holds: request 1, 16 - 1.
+    rows, _ = combine_one([0, 0, 1], [0, 4], [0, 4], [[-1, 3]])
+    assert rows == [[15, 19, 16 + 8 + 2, 16 + 8 + 3]]
+
+
 def test_combine_width_is_a_multiple_of_128():
     assert combine_one([0, 1], [1], [1], [[0] * 100], topk=100, window_size=28)[1] == 128
     assert combine_one([0, 1], [1], [1], [[0] * 100], topk=100, window_size=29)[1] == 256
 
 
-def looped_slots(topk, requests, table, block_size, valid, world=1, rank=0, interleave=1):
-    """The definition of the (DCP) slot mapping, one entry after another."""
+def looped_slots(topk, requests, table, block_size, valid, world=1, rank=0, interleave=1, *, front):
+    """The definition of the slot mapping, one entry after another; to the `front` under DCP."""
     rows, lens = [], []
     for t, row in enumerate(topk):
         out = []
@@ -113,18 +144,19 @@ def looped_slots(topk, requests, table, block_size, valid, world=1, rank=0, inte
                     slot = table[requests[t]][block] * block_size + offset
             out.append(slot)
         lens.append(sum(slot >= 0 for slot in out))
-        if world > 1:
+        if front:
             out = [slot for slot in out if slot >= 0]
             out += [-1] * (len(row) - len(out))
         rows.append(out)
     return rows, lens
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_slots_equal_a_plain_loop(seed):
     rng = random.Random(seed)
-    world = rng.choice([1, 1, 2, 3, 4])
-    interleave = rng.choice([1, 2, 4]) if world > 1 else 1
+    dcp = seed % 2 == 1
+    world = rng.choice([1, 2, 3, 4]) if dcp else 1
+    interleave = rng.choice([1, 2, 3, 4]) if dcp else 1
     block_size = interleave * rng.randint(1, 6)
     tokens, width, blocks, count = (rng.randint(*r) for r in ((1, 6), (1, 20), (1, 5), (1, 4)))
     topk = [
@@ -136,12 +168,13 @@ def test_slots_equal_a_plain_loop(seed):
     valid = [rng.random() < 0.8 for _ in range(tokens)]
     args = [int32(topk), int32(requests), int32(table), block_size, torch.tensor(valid)]
     rank = rng.randrange(world)
-    if world > 1:
+    if dcp:
         function = reference.compute_dcp_global_topk_indices_and_lens
         slots, lens = function(*args, world, rank, interleave)
     else:
         slots, lens = reference.compute_global_topk_indices_and_lens(*args)
-    wanted = looped_slots(topk, requests, table, block_size, valid, world, rank, interleave)
+    split = (world, rank, interleave)
+    wanted = looped_slots(topk, requests, table, block_size, valid, *split, front=dcp)
     assert (slots.tolist(), lens.tolist()) == wanted
 
 
@@ -164,7 +197,7 @@ def looped_combine(rows, starts, seq_lens, gather_lens, window, ratio, topk, M, 
     return out, lens
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_combine_equals_a_plain_loop(seed):
     rng = random.Random(seed)
     query_lens = [rng.choice([0, 1, 2, 5, 9]) for _ in range(rng.randint(1, 5))]
@@ -183,6 +216,19 @@ def test_combine_equals_a_plain_loop(seed):
     indices, lens = reference.combine_topk_swa_indices(*args, *geometry)
     wanted = looped_combine(rows, starts, seq_lens, gather_lens, *geometry)
     assert (indices.tolist(), lens.tolist()) == wanted
+
+
+def test_tokens_without_requests():
+    args = (int32([[0, 1]]), int32([0]), torch.empty(0, 4, dtype=torch.int32), 2)
+    slots, lens = reference.compute_global_topk_indices_and_lens(*args, torch.tensor([True]))
+    assert (slots.tolist(), lens.tolist()) == ([[-1, -1]], [0])
+    args = (*args, torch.tensor([True]), 2, 0, 1)
+    slots, lens = reference.compute_dcp_global_topk_indices_and_lens(*args)
+    assert (slots.tolist(), lens.tolist()) == ([[-1, -1]], [0])
+    none = torch.empty(0, dtype=torch.int32)
+    args = (int32([[0, 1]]), int32([5]), none, none, 2, 2, 2, 16, 8)
+    indices, lens = reference.combine_topk_swa_indices(*args)
+    assert (indices.tolist(), lens.tolist()) == ([[-1] * 128], [0])
 
 
 def test_no_tokens_and_no_requests():

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dsv4kernels import presets, runtime, slot_mapping
+from dsv4kernels import jit, presets, runtime, slot_mapping
 
 
 @runtime.kernel
@@ -42,12 +42,15 @@ RIGHT = [14 + 5000, 6, 8, 16, 18, 28]
 
 
 def compile_library():
+    """Compiled anew: what an earlier run left in Triton's cache would prove nothing."""
     signature = {"out": "*i32", "values": "*i32", "count": "i32", "TILE": "constexpr"}
     source = ASTSource(_library, signature, {(3,): 8})
-    return triton.compile(source, target=GPUTarget("cuda", 120, 32)).asm["ptx"]
+    with jit.fresh_cache():
+        return triton.compile(source, target=GPUTarget("cuda", 120, 32)).asm["ptx"]
 
 
 def test_interprets_and_compiles_in_one_process():
+    assert "sm_120" in compile_library()
     assert launch_library() == RIGHT
     assert "sm_120" in compile_library()
     assert launch_library() == RIGHT

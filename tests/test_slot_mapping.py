@@ -1,23 +1,38 @@
 """Every variant of the slot mapping, and its DCP form, against the reference."""
 
+import dataclasses
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
-from conftest import POISON, assert_same, int32, poisoned
+from conftest import POISON, assert_same, far_apart, int32, poisoned
 from test_reference import assert_case
 
-from dsv4kernels import presets, reference, slot_mapping
-from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A
+from dsv4kernels import own_mapping, presets, reference, slot_mapping
+from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A, SWA_ONLY
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
 SMALL = FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8, block_size=4)
+# The own variant has other kernels where there are many rows; here they take the few as well.
+MANY_ROWS = "own, as for many rows"
+VARIANTS = (*slot_mapping.VARIANTS, MANY_ROWS)
+
+
+def mapped(*args, variant, out=None):
+    function = slot_mapping.compute_global_topk_indices_and_lens
+    if variant != MANY_ROWS:
+        return function(*args, variant=variant, out=out)
+    with mock.patch.multiple(own_mapping, FEW_ENTRIES=-1, FEW_WIDE=-1):
+        return function(*args, out=out)
+
+
+dcp_mapped = slot_mapping.compute_dcp_global_topk_indices_and_lens
 
 
 def run(variant, batch, out=None):
-    args = batch.slot_mapping_args()
-    return slot_mapping.compute_global_topk_indices_and_lens(*args, variant=variant, out=out)
+    return mapped(*batch.slot_mapping_args(), variant=variant, out=out)
 
 
 def check(variant, batch):
@@ -35,6 +50,10 @@ BATCHES = {
     "mixed lengths": lambda: presets.mixed(SMALL, 21),
     "padding rows with a stale request": lambda: presets.decode(SMALL, 3, 50, padding=5),
     "an odd number of rows": lambda: presets.decode(SMALL, 1, 50, padding=2),
+    "a single row": lambda: presets.decode(SMALL, 1, 50),
+    "requests without tokens": lambda: presets.batch(SMALL, [0, 3, 0, 2, 0], [4, 9, 0, 7, 5]),
+    "warm-up: sequences shorter than queries": lambda: presets.batch(SMALL, [6, 3], [2, 1]),
+    "no compressed keys": lambda: presets.batch(SWA_ONLY, [2], [50]),
     "rows that are views of wider ones": lambda: presets.mixed(
         SMALL, 9, row_stride=13, table_stride=50
     ),
@@ -52,37 +71,53 @@ BATCHES = {
     ),
     "one tile of a wide preset": lambda: presets.mapping(PRO_C4A, 3),
     "the widest preset": lambda: presets.mapping(C128A, 2),
-    "more rows than one a program": lambda: presets.decode(
-        SMALL.replace(row_width=4, topk=4), 515, 64, padding=2
-    ),
 }
 
 
-@pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", BATCHES)
 def test_equals_the_reference(variant, kind):
     check(variant, BATCHES[kind]())
+
+
+def test_own_takes_two_rows_a_program_where_there_are_many():
+    batch = presets.mapping(PRO_C4A, 257, 3, padding=2)  # 259 rows: the last program has one
+    _, launch = slot_mapping.plan(*batch.slot_mapping_args())
+    assert launch.grid == (130,)
+    check("own", batch)
 
 
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("rank", [0, 3])
 def test_dcp_equals_the_reference(kind, rank):
     batch = BATCHES[kind]()
-    if batch.tokens > 500:
-        pytest.skip("as many rows as this show nothing that fewer do not")
-    interleave = 2 if batch.preset.block_size % 2 == 0 else 1
-    args = batch.dcp_args(4, rank, interleave)
+    dcp_check(batch, 4, rank, 2 if batch.preset.block_size % 2 == 0 else 1)
+
+
+@pytest.mark.parametrize(
+    ("world", "rank", "interleave"),
+    [(1, 0, 1), (1, 0, 6), (2, 1, 6), (3, 2, 1), (3, 1, 2), (8, 5, 3)],
+)
+def test_dcp_of_other_worlds(world, rank, interleave):
+    batch = presets.decode(SMALL.replace(row_width=30, topk=29, block_size=6), 4, 2000, holes=0.2)
+    lens = dcp_check(batch, world, rank, interleave)
+    assert lens.sum() > 0
+
+
+def dcp_check(batch, *dcp):
+    args = batch.dcp_args(*dcp)
     out = poisoned(batch.tokens, batch.preset.row_width)
-    got = slot_mapping.compute_dcp_global_topk_indices_and_lens(*args, out=out)
+    got = dcp_mapped(*args, out=out)
     # Padding rows are specified here: wholly -1.
     assert_same(got, reference.compute_dcp_global_topk_indices_and_lens(*args))
+    return got[1]
 
 
 def applies(case, variant):
-    return variant == "own" or not case.get("own_variant_only")
+    return variant in ("own", MANY_ROWS) or not case.get("own_variant_only")
 
 
-@pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(
     "case",
     [case for case in CASES if case["kernel"] == "compute_global_topk_indices_and_lens"],
@@ -93,7 +128,7 @@ def test_case(variant, case):
         pytest.skip("the published variants promise this for padding rows only")
     args = [int32(v) if isinstance(v, list) else v for v in case["args"].values()]
     out = poisoned(*args[0].shape)
-    got = slot_mapping.compute_global_topk_indices_and_lens(*args, variant=variant, out=out)
+    got = mapped(*args, variant=variant, out=out)
     assert_case(*got, case["expect"])
 
 
@@ -105,8 +140,38 @@ def test_case(variant, case):
 def test_dcp_case(case):
     args = [int32(v) if isinstance(v, list) else v for v in case["args"].values()]
     out = poisoned(*args[0].shape)
-    got = slot_mapping.compute_dcp_global_topk_indices_and_lens(*args, out=out)
-    assert_case(*got, case["expect"])
+    assert_case(*dcp_mapped(*args, out=out), case["expect"])
+
+
+# The unsafe cases' twins for DCP: two ranks over blocks of 4, so 8 positions a block; rank 0 owns
+# the even ones, position o of a block at offset o // 2. (positions, request, table, slots)
+DCP_UNSAFE = {
+    "request past the table": ([0, 6], 1, [10, 11], []),
+    "negative request": ([0, 6], -1, [10, 11], []),
+    # 16 -> block 2 of 2; 10 -> block 1 = 11, o = 2: 11 * 4 + 1
+    "position past the table": ([16, 10], 0, [10, 11], [45]),
+    # 8 -> block 1 = -1; 4 -> block 0 = 2, o = 4: 2 * 4 + 2
+    "null block": ([8, 4], 0, [2, -1], [10]),
+    "very negative block": ([8, 4], 0, [2, -(2**31)], [10]),
+    # 2 -> block 0 = 7, o = 2: 7 * 4 + 1
+    "largest position": ([2**31 - 2, 2], 0, [7, 8], [29]),
+    "very negative position": ([-(2**31), 2], 0, [7, 8], [29]),
+    "negative position that wraps to an early one": ([-(2**31) + 2, -8], 0, [7, 8], []),
+}
+
+
+@pytest.mark.parametrize(
+    "function", [dcp_mapped, reference.compute_dcp_global_topk_indices_and_lens]
+)
+@pytest.mark.parametrize("corner", DCP_UNSAFE)
+def test_dcp_is_safe(corner, function):
+    positions, request, blocks, kept = DCP_UNSAFE[corner]
+    larger = torch.full((3, 5), 55_555, dtype=torch.int32)
+    table = larger[:1, :2].copy_(int32([blocks]))
+    args = (int32([positions]), int32([request]), table, 4, torch.tensor([True]), 2, 0, 1)
+    slots, lens = function(*args)
+    assert slots.tolist() == [kept + [-1] * (2 - len(kept))]
+    assert lens.tolist() == [len(kept)]
 
 
 # What a safe kernel survives: (positions, requests, table), two rows, blocks of 4.
@@ -121,10 +186,11 @@ UNSAFE = {
 }
 
 
-@pytest.mark.parametrize("tokens", [2, 40])
+@pytest.mark.parametrize("variant", ["own", MANY_ROWS])
 @pytest.mark.parametrize("width", [2, 1500])
 @pytest.mark.parametrize("corner", UNSAFE)
-def test_own_is_safe(corner, width, tokens):
+def test_own_is_safe(corner, width, variant):
+    tokens = 4
     topk, requests, table = map(int32, UNSAFE[corner])
     topk = torch.nn.functional.pad(topk, (0, width - 2), value=1).repeat(tokens // 2, 1)
     requests, valid = requests.repeat(tokens // 2), torch.ones(tokens, dtype=torch.bool)
@@ -133,13 +199,73 @@ def test_own_is_safe(corner, width, tokens):
     table = larger[: table.shape[0], : table.shape[1]].copy_(table)
     args = (topk, requests, table, 4, valid)
     expected = reference.compute_global_topk_indices_and_lens(*args)
-    assert_same(slot_mapping.compute_global_topk_indices_and_lens(*args), expected)
+    assert_same(mapped(*args, variant=variant), expected)
     dcp = (*args, 2, 1, 1)
     expected = reference.compute_dcp_global_topk_indices_and_lens(*dcp)
-    assert_same(slot_mapping.compute_dcp_global_topk_indices_and_lens(*dcp), expected)
+    assert_same(dcp_mapped(*dcp), expected)
 
 
-@pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
+@pytest.mark.parametrize("null", [0, 1, 2047, 2048, 4999, 5000])
+def test_own_finds_a_null_block_anywhere_in_a_wide_table(null):
+    # Blocks of 2: the row names blocks 0, 2047, 2048 and 4999, and -1; column 5000 is not a block.
+    larger = torch.arange(2 * 6000, dtype=torch.int32).view(2, 6000) + 1
+    larger[1, null] = -1
+    row = torch.full((1, 1100), -1, dtype=torch.int32)
+    row[0, :: 1099 // 3] = int32([0, 4095, 4096, 9999])
+    args = (row, int32([1]), larger[:, :5000], 2, torch.tensor([True]))
+    slots, lens = mapped(*args, variant="own")
+    assert lens.item() == (3 if null in (0, 2047, 2048, 4999) else 4)
+    # Request 1's block b has the number 6001 + b.
+    wanted = [12002, 2 * 8048 + 1, 2 * 8049, 2 * 11000 + 1]
+    hit = {0: 0, 2047: 1, 2048: 2, 4999: 3}.get(null)
+    assert slots[0, :: 1099 // 3].tolist() == [-1 if i == hit else w for i, w in enumerate(wanted)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_blocks_as_large_as_positions_get(variant):
+    # Blocks of 2^30: only two can be reached. 2^31 - 1 -> block 1, 2^30 + 5 -> 1 * 2^30 + 5.
+    row = [-1, -(2**31), -(2**30), 2**31 - 1, 2**30 + 5, 7]
+    args = (int32([row]), int32([0]), int32([[0, 1, 5, 6, 7]]), 1 << 30, torch.tensor([True]))
+    slots, lens = mapped(*args, variant=variant)
+    assert slots.tolist() == [[-1, -1, -1, 2**31 - 1, 2**30 + 5, 7]]
+    assert lens.tolist() == [3]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("width", [8, 1030])
+def test_addresses_take_64_bits(variant, width):
+    batch = presets.mapping(SMALL.replace(row_width=width, topk=width), 3, 3, keys=64)
+    args = list(batch.slot_mapping_args())
+    expected = reference.compute_global_topk_indices_and_lens(*args)
+    args[0], args[2] = far_apart(args[0]), far_apart(args[2])
+    slots, lens = far_apart(torch.full((3, width), POISON)), poisoned(3, 1)[1]
+    assert_same(mapped(*args, variant=variant, out=(slots, lens)), expected)
+    if variant == "own":
+        expected = reference.compute_dcp_global_topk_indices_and_lens(*args, 2, 1, 1)
+        assert_same(dcp_mapped(*args, 2, 1, 1, out=(slots, lens)), expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_may_start_at_any_column(variant):
+    batch = presets.mixed(SMALL, 9)
+    args = list(batch.slot_mapping_args())
+    expected = reference.compute_global_topk_indices_and_lens(*args)
+    for i in (0, 2):  # neither first column nor stride a multiple of anything
+        args[i] = torch.nn.functional.pad(args[i], (1, 2), value=999)[:, 1:-2]
+    slots, lens = poisoned(batch.tokens, 11)
+    assert_same(mapped(*args, variant=variant, out=(slots[:, 3:], lens)), expected)
+    assert (slots[:, :3] == POISON).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_stride_may_change_from_call_to_call(variant):
+    # A graph keeps its stride and narrows the width; a new batch may come with another stride.
+    for stride, width in ((16, 8), (16, 5), (9, 8), (8, 8), (1, 1)):
+        small = SMALL.replace(row_width=width, topk=width)
+        check(variant, presets.decode(small, 3, 99, row_stride=stride))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_padding_rows_request_is_not_used(variant):
     for stale in (0, 1 << 29, -(2**31), 2**31 - 1):
         batch = presets.decode(SMALL, 2, 50, padding=3)
@@ -148,36 +274,47 @@ def test_a_padding_rows_request_is_not_used(variant):
         assert lens.tolist()[2:] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_token_to_req_indices_may_be_longer(variant):
     batch = presets.decode(SMALL, 3, 50)
     args = list(batch.slot_mapping_args())
     expected = reference.compute_global_topk_indices_and_lens(*args)
     args[1] = torch.cat([args[1], int32([1 << 29] * 4)])
-    got = slot_mapping.compute_global_topk_indices_and_lens(*args, variant=variant)
-    assert_same(got, expected)
+    assert_same(mapped(*args, variant=variant), expected)
 
 
-@pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_nothing_to_map(variant):
-    slots, lens = run(variant, presets.decode(SMALL, 0, 50))
-    assert slots.shape == (0, 8)
-    assert lens.shape == (0,)
+    nothing = presets.decode(SMALL, 0, 50)
+    requests_only = presets.batch(SMALL, [0, 0], [5, 9])
+    for batch in (nothing, requests_only):
+        for slots, lens in (run(variant, batch), dcp_mapped(*batch.dcp_args(2, 0, 1))):
+            assert slots.shape == (0, 8)
+            assert lens.shape == (0,)
 
 
-@pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_without_columns(variant):
+    batch = dataclasses.replace(presets.decode(SMALL, 2, 50), preset=SMALL.replace(row_width=0))
+    batch = dataclasses.replace(batch, topk_indices=batch.topk_indices[:, :0])
+    _, lens = check(variant, batch)
+    assert lens.tolist() == [0, 0]
+    assert dcp_check(batch, 2, 0, 1).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_tokens_without_requests(variant):
     args = (int32([[0, 1], [2, 3]]), int32([0, 5]), torch.empty(0, 4, dtype=torch.int32), 4)
     out = poisoned(2, 2)
     valid = torch.tensor([True, False])
-    slot_mapping.compute_global_topk_indices_and_lens(*args, valid, variant=variant, out=out)
+    mapped(*args, valid, variant=variant, out=out)
     assert (out[0].tolist(), out[1].tolist()) == ([[-1, -1]] * 2, [0, 0])
     out = poisoned(2, 2)
-    slot_mapping.compute_dcp_global_topk_indices_and_lens(*args, valid, 2, 0, 1, out=out)
+    dcp_mapped(*args, valid, 2, 0, 1, out=out)
     assert (out[0].tolist(), out[1].tolist()) == ([[-1, -1]] * 2, [0, 0])
 
 
-@pytest.mark.parametrize("variant", slot_mapping.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_out_is_written_in_place_and_nothing_beside_it(variant):
     batch = presets.decode(SMALL, 5, 90, padding=2)
     slots, lens = poisoned(batch.tokens, 8, stride=11)
@@ -186,18 +323,36 @@ def test_out_is_written_in_place_and_nothing_beside_it(variant):
     assert got[1] is lens
     expected = reference.compute_global_topk_indices_and_lens(*batch.slot_mapping_args())
     assert_same(got, expected, batch.is_valid_token)
-    beside = torch.as_strided(slots, (batch.tokens, 3), (11, 1), 8)[:-1]
+    assert_untouched_beside(slots)
+
+
+def test_dcp_out_is_written_in_place_and_nothing_beside_it():
+    args = presets.decode(SMALL, 5, 90, padding=2).dcp_args(2, 1, 1)
+    slots, lens = poisoned(7, 8, stride=11)
+    got = dcp_mapped(*args, out=(slots, lens))
+    assert got[0] is slots
+    assert got[1] is lens
+    assert_same(got, reference.compute_dcp_global_topk_indices_and_lens(*args))
+    assert_untouched_beside(slots)
+
+
+def assert_untouched_beside(slots):
+    """The three columns between a row's end and the next row hold their old values."""
+    rows, columns = slots.shape
+    beside = torch.as_strided(slots, (rows, 3), (columns + 3, 1), columns)
     assert (beside == POISON).all()
 
 
 def test_new_outputs_are_wholly_written():
+    batch = presets.mixed(SMALL, 9, padding=1)
+    args, dcp = batch.slot_mapping_args(), batch.dcp_args(2, 1, 1)
+    expected = reference.compute_global_topk_indices_and_lens(*args)
+    dcp_expected = reference.compute_dcp_global_topk_indices_and_lens(*dcp)
     torch.use_deterministic_algorithms(True)  # fills what is allocated with 2147483647
     try:
-        for variant in slot_mapping.VARIANTS:
-            batch = presets.mixed(SMALL, 9, padding=1)
-            slots, lens = run(variant, batch)
-            assert (slots[batch.is_valid_token] != 2**31 - 1).all()
-            assert (lens != 2**31 - 1).all()
+        for variant in VARIANTS:
+            assert_same(run(variant, batch), expected, batch.is_valid_token)
+        assert_same(dcp_mapped(*dcp), dcp_expected)
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -205,8 +360,5 @@ def test_new_outputs_are_wholly_written():
 def test_dcp_ranks_share_out_the_whole_map():
     batch = presets.mixed(SMALL, 21)
     *args, world, _, interleave = batch.dcp_args(4, 0, 2)
-    counts = sum(
-        slot_mapping.compute_dcp_global_topk_indices_and_lens(*args, world, rank, interleave)[1]
-        for rank in range(world)
-    )
+    counts = sum(dcp_mapped(*args, world, rank, interleave)[1] for rank in range(world))
     assert torch.equal(counts, (batch.topk_indices >= 0).sum(1).int())
