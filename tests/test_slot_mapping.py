@@ -177,6 +177,7 @@ def test_dcp_is_safe(corner, function):
 # What a safe kernel survives: (positions, requests, table), two rows, blocks of 4.
 UNSAFE = {
     "request past the table": ([[0, 5], [1, 2]], [1, 0], [[10, 11]]),
+    "request far past the table": ([[0, 5], [1, 2]], [1 << 29, 0], [[10, 11]]),
     "negative request": ([[0, 5], [1, 2]], [-1, 0], [[10, 11]]),
     "position past the table": ([[8, 5], [2**31 - 1, 0]], [0, 0], [[10, 11]]),
     "null block": ([[0, 4], [7, 3]], [0, 0], [[2, -1]]),
@@ -210,11 +211,12 @@ def test_own_finds_a_null_block_anywhere_in_a_wide_table(null):
     # Blocks of 2: the row names blocks 0, 2047, 2048 and 4999, and -1; column 5000 is not a block.
     larger = torch.arange(2 * 6000, dtype=torch.int32).view(2, 6000) + 1
     larger[1, null] = -1
-    row = torch.full((1, 1100), -1, dtype=torch.int32)
-    row[0, :: 1099 // 3] = int32([0, 4095, 4096, 9999])
-    args = (row, int32([1]), larger[:, :5000], 2, torch.tensor([True]))
+    rows = torch.full((2, 1100), -1, dtype=torch.int32)
+    rows[:, :: 1099 // 3] = int32([0, 4095, 4096, 9999])
+    # The second row is padding, whose request has no row in the table to look through.
+    args = (rows, int32([1, 1 << 29]), larger[:, :5000], 2, torch.tensor([True, False]))
     slots, lens = mapped(*args, variant="own")
-    assert lens.item() == (3 if null in (0, 2047, 2048, 4999) else 4)
+    assert lens.tolist() == [3 if null in (0, 2047, 2048, 4999) else 4, 0]
     # Request 1's block b has the number 6001 + b.
     wanted = [12002, 2 * 8048 + 1, 2 * 8049, 2 * 11000 + 1]
     hit = {0: 0, 2047: 1, 2048: 2, 4999: 3}.get(null)
