@@ -87,6 +87,9 @@ def load_measured(device: str | None = None) -> pd.DataFrame:
 
     Where a measurement was repeated, the last one counts; rows without a time are left out.
 
+    Returns:
+        `COLUMNS`, and `over_launch` and `over_traffic`: the median over each of its row's floors.
+
     Raises:
         DataError: nothing is recorded (for that device).
     """
@@ -96,6 +99,10 @@ def load_measured(device: str | None = None) -> pd.DataFrame:
         raise DataError("nothing measured is recorded under data/measured")
     table = pd.concat(tables, ignore_index=True)
     table = table[table["median_us"].notna()].drop_duplicates(list(KEY), keep="last")
+    table = table.assign(
+        over_launch=table["median_us"] / table["launch_floor_us"],
+        over_traffic=table["median_us"] / table["traffic_floor_us"],
+    )
     return table if device is None else select(table, device=device)
 
 

@@ -16,6 +16,8 @@ ROW = {
     "protocol": "graph",
     "cache": "warm",
     "median_us": 2.5,
+    "launch_floor_us": 0.5,
+    "traffic_floor_us": 2.0,
     "device": "Test GPU",
 }
 
@@ -47,7 +49,8 @@ def test_append_and_load(data):
     records.append([ROW, ROW | {"tokens": 16}], file)
     records.append([ROW | {"median_us": 3.5}, ROW | {"tokens": 32, "median_us": ""}], file)
     table = records.load_measured("Test GPU")
-    assert list(table.columns) == list(records.COLUMNS)
+    assert list(table.columns) == [*records.COLUMNS, "over_launch", "over_traffic"]
+    assert table.over_traffic.tolist() == (table.median_us / 2).tolist()
     # The last measurement counts, and a row without a time is left out.
     assert table.set_index("tokens").median_us.to_dict() == {16: 2.5, 8: 3.5}
     assert records.recorded_devices() == ["Test GPU"]
