@@ -10,6 +10,7 @@ from test_reference import assert_case
 
 from dsv4kernels import combine, presets, reference
 from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A, SWA_ONLY
+from dsv4kernels.trace import OUTSIDE, trace
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
 SMALL = FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8)
@@ -149,11 +150,23 @@ def test_own_touches_nothing_outside_whatever_the_values():
     batch = presets.batch(SMALL, [5, 4, 3], padding=2)
     for starts in ([0, 9, 2, 12], [0, -5, 700, 3], [0, 100, 200, 300], [7, 7, 7, 7]):
         batch.query_start_loc.copy_(int32(starts))
-        indices, lens = poisoned(batch.tokens + 2, 128)
-        run(batch.combine_args(), None, (indices[1:-1], lens[1:-1]))
-        for border in (indices[0], indices[-1], lens[0], lens[-1]):
-            assert (border == POISON).all()
-        assert (lens[1:-1] != POISON).all()
+        out = indices, lens = poisoned(batch.tokens, 128)
+        _, launch = combine.plan(*batch.combine_args(), out=out)
+        assert OUTSIDE not in set(trace(launch).tensor)
+        assert (lens != POISON).all()
+        assert (indices != POISON).all()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_element_has_one_writer(workers):
+    # Of the published kernel, whose second writer would go unseen where programs run in order.
+    batch = presets.batch(SMALL, [3, 0, 4], [30, 5, 4], padding=4)
+    _, launch = combine.plan(*batch.combine_args(), num_workers=workers)
+    accesses = trace(launch)
+    assert OUTSIDE not in set(accesses.tensor)
+    stored = accesses[accesses.op == "store"]
+    assert not stored.duplicated(["tensor", "row", "column"]).any()
+    assert sorted(stored[stored.tensor == "lens"].row) == list(range(batch.tokens))
 
 
 @pytest.mark.parametrize("num_workers", VARIANTS)

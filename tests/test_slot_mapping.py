@@ -12,6 +12,7 @@ from test_reference import assert_case
 
 from dsv4kernels import own_mapping, presets, reference, slot_mapping
 from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A, SWA_ONLY
+from dsv4kernels.trace import OUTSIDE, trace
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
 SMALL = FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8, block_size=4)
@@ -20,8 +21,7 @@ MANY_ROWS = "own, as for many rows"
 VARIANTS = (*slot_mapping.VARIANTS, MANY_ROWS)
 
 
-def mapped(*args, variant, out=None):
-    function = slot_mapping.compute_global_topk_indices_and_lens
+def mapped(*args, variant, out=None, function=slot_mapping.compute_global_topk_indices_and_lens):
     if variant != MANY_ROWS:
         return function(*args, variant=variant, out=out)
     with mock.patch.multiple(own_mapping, FEW_ENTRIES=-1, FEW_WIDE=-1):
@@ -200,10 +200,17 @@ def test_own_is_safe(corner, width, variant):
     table = larger[: table.shape[0], : table.shape[1]].copy_(table)
     args = (topk, requests, table, 4, valid)
     expected = reference.compute_global_topk_indices_and_lens(*args)
-    assert_same(mapped(*args, variant=variant), expected)
+    assert_same(traced(mapped(*args, variant=variant, function=slot_mapping.plan)), expected)
     dcp = (*args, 2, 1, 1)
     expected = reference.compute_dcp_global_topk_indices_and_lens(*dcp)
-    assert_same(dcp_mapped(*dcp), expected)
+    assert_same(traced(slot_mapping.plan_dcp(*dcp)), expected)
+
+
+def traced(planned):
+    """Run a planned launch; nothing outside a tensor's shape is read or written."""
+    outputs, launch = planned
+    assert OUTSIDE not in set(trace(launch).tensor)
+    return outputs
 
 
 @pytest.mark.parametrize("null", [0, 1, 2047, 2048, 4999, 5000])
@@ -215,7 +222,7 @@ def test_own_finds_a_null_block_anywhere_in_a_wide_table(null):
     rows[:, :: 1099 // 3] = int32([0, 4095, 4096, 9999])
     # The second row is padding, whose request has no row in the table to look through.
     args = (rows, int32([1, 1 << 29]), larger[:, :5000], 2, torch.tensor([True, False]))
-    slots, lens = mapped(*args, variant="own")
+    slots, lens = traced(slot_mapping.plan(*args))
     assert lens.tolist() == [3 if null in (0, 2047, 2048, 4999) else 4, 0]
     # Request 1's block b has the number 6001 + b.
     wanted = [12002, 2 * 8048 + 1, 2 * 8049, 2 * 11000 + 1]
@@ -231,6 +238,16 @@ def test_blocks_as_large_as_positions_get(variant):
     slots, lens = mapped(*args, variant=variant)
     assert slots.tolist() == [[-1, -1, -1, 2**31 - 1, 2**30 + 5, 7]]
     assert lens.tolist() == [3]
+
+
+def test_dcp_blocks_as_large_as_positions_get():
+    # 4 ranks over blocks of 2^29: a block spans 2^31 positions, so that only one can be reached.
+    # Rank 3 owns 2^31 - 1, at offset (2^31 - 1) // 4, and -1 and -5 if they wrapped around.
+    row = [-1, -5, -(2**31), 2**31 - 1, 1 << 30, 5]
+    args = (int32([row]), int32([0]), int32([[0, 1, 5, 6, 7]]), 1 << 29, torch.tensor([True]))
+    slots, lens = dcp_mapped(*args, 4, 3, 1)
+    assert slots.tolist() == [[2**29 - 1, -1, -1, -1, -1, -1]]
+    assert lens.tolist() == [1]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
