@@ -157,6 +157,15 @@ def test_own_touches_nothing_outside_whatever_the_values():
         assert (indices != POISON).all()
 
 
+@pytest.mark.parametrize("num_workers", [None, 3])
+def test_no_column_past_the_row_is_read(num_workers):
+    # The own kernel loads four columns at a time; the seventh is the last there is.
+    small = SMALL.replace(topk=7, row_width=7)
+    batch = presets.batch(small, [5, 2], [60, 30], row_stride=13, padding=1)
+    _, launch = combine.plan(*batch.combine_args(), num_workers=num_workers)
+    assert OUTSIDE not in set(trace(launch).tensor)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_element_has_one_writer(workers):
     # Of the published kernel, whose second writer would go unseen where programs run in order.

@@ -245,7 +245,7 @@ def test_dcp_blocks_as_large_as_positions_get():
     # Rank 3 owns 2^31 - 1, at offset (2^31 - 1) // 4, and -1 and -5 if they wrapped around.
     row = [-1, -5, -(2**31), 2**31 - 1, 1 << 30, 5]
     args = (int32([row]), int32([0]), int32([[0, 1, 5, 6, 7]]), 1 << 29, torch.tensor([True]))
-    slots, lens = dcp_mapped(*args, 4, 3, 1)
+    slots, lens = traced(slot_mapping.plan_dcp(*args, 4, 3, 1))
     assert slots.tolist() == [[2**29 - 1, -1, -1, -1, -1, -1]]
     assert lens.tolist() == [1]
 
