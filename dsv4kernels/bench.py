@@ -79,12 +79,14 @@ def measure(case: Case) -> Iterator[dict]:
     facts = {"suite": case.suite, "kernel": case.kernel, "mix": case.mix}
     try:
         batch = case.make()
+        moved, wanted = required(case.kernel, batch), expected(case.kernel, batch)
+        _verify(case, batch, wanted)
         facts |= {
             "preset": batch.preset.name,
             "requests": batch.requests,
             "tokens": batch.tokens,
-            "required_bytes": required(case.kernel, batch).total,
-            "checksum": _verify(case, batch),
+            "required_bytes": moved.total,
+            "checksum": checksum(wanted),
         }
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
@@ -93,28 +95,26 @@ def measure(case: Case) -> Iterator[dict]:
     for protocol, cache in case.protocols:
         under = facts | {"protocol": protocol, "cache": cache}
         try:
-            rows = _timed(case, batch, protocol, cache)
+            shapes = [tensor.shape for tensor in wanted]
+            rows = _timed(case, batch, moved, shapes, protocol, cache)
             yield from (under | row for row in rows)
         except timing.SkippedError as reason:
             yield from (under | {"variant": v, "skipped": str(reason)} for v in case.variants)
-    _verify(case, batch)  # what was timed still computes the same
+    _verify(case, batch, wanted)  # what was timed still computes the same
 
 
-def _verify(case, batch):
-    """Checksum of the outputs, once every variant equals the reference."""
-    args, wanted = arguments(case.kernel, batch), expected(case.kernel, batch)
+def _verify(case, batch, wanted):
+    """Raise unless every variant gives the wanted outputs."""
+    args = arguments(case.kernel, batch)
     for variant in dict.fromkeys(variant.split(", ")[0] for variant in case.variants):
         out = tuple(torch.full_like(tensor, 777_777) for tensor in wanted)
         got = caller(case.kernel, variant)(*args, out=out)
         if not all(map(torch.equal, got, wanted)):
             raise AssertionError(f"{case.kernel} {variant} differs from the reference; not timed")
         del out, got
-    return checksum(wanted)
 
 
-def _timed(case, batch, protocol, cache):
-    moved = required(case.kernel, batch)
-    shapes = [tensor.shape for tensor in expected(case.kernel, batch)]
+def _timed(case, batch, moved, shapes, protocol, cache):
     sets = 1 if cache == "warm" else timing.rotation(moved.total)
     # Where buffers lie moves a warm device time by some percent: several places, all kept alive.
     places = PLACEMENTS if (protocol, cache) == ("graph", "warm") else 1

@@ -19,7 +19,6 @@ comparator and 256 the optimised one.
 """
 
 import torch
-import triton
 import triton.language as tl
 
 from . import checks, own_combine, runtime
@@ -170,8 +169,8 @@ def plan(
         topk,
         window_size,
         max(compress_ratio, 1),  # unread where topk is 0, and not to be divided by
-        triton.next_power_of_2(max(topk, 1)),
-        triton.next_power_of_2(window_size),
+        runtime.power_of_2(max(topk, 1)),
+        runtime.power_of_2(window_size),
     )
     return outputs, runtime.Launch(_combine, (requests, num_workers), args)
 

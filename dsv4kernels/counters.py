@@ -10,13 +10,12 @@ import io
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from . import bench, presets, records, runtime, suites
+from . import bench, records, runtime, suites
 from .presets import C128A, FLASH_C4A
 
 # Nsight Compute's metric, and what it is called here.
@@ -44,22 +43,24 @@ class NoCountersError(Exception):
 
 def cases() -> list[suites.Case]:
     """The few shapes whose counters explain the measured times."""
-
-    def mapping(preset, tokens) -> Callable:
-        return lambda: presets.mapping(preset, tokens)
-
     mapped = [(FLASH_C4A, 4096), (C128A, 32), (C128A, 512)]
     combined = [(1, 4096), (1, 16_384), (64, 8192)]
     return [
         *(
-            suites.Case("", "slot_mapping", "one request", mapping(*shape), suites.SLOT_MAPPING)
+            suites.Case(
+                "",
+                "slot_mapping",
+                suites.mix_of(1, shape[1]),
+                suites.mapping_of(*shape),
+                suites.SLOT_MAPPING,
+            )
             for shape in mapped
         ),
         *(
             suites.Case(
                 "",
                 "combine",
-                "one request" if requests == 1 else f"{requests} requests of {tokens // requests}",
+                suites.mix_of(requests, tokens // requests),
                 suites.requests_of(requests, tokens),
                 suites.COMBINE,
             )
@@ -104,10 +105,10 @@ def run(folder: Path | None = None) -> Path:
         errors = [line for line in lines if line.startswith("==ERROR==")]
         raise NoCountersError("ncu failed: " + " / ".join((errors or lines)[-3:]))
     table = tidy(done.stdout).assign(**bench.provenance())
-    folder = folder or records.DATA / "counters" / records.device_folder(table.device[0]).name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder or records.device_folder(table.device[0], "counters")
     file = folder / "counters.csv"
-    table[list(COLUMNS)].to_csv(file, mode="a", header=not file.exists(), index=False)
+    rows = table.astype(object).where(table.notna(), "").to_dict("records")
+    records.append(rows, file, COLUMNS)
     return file
 
 

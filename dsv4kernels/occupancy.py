@@ -18,11 +18,6 @@ RESIDENT = {9.0: (64, 32), 10.0: (64, 32), 10.3: (64, 32), 12.0: (48, 24), 12.1:
 REGISTERS, REGISTER_UNIT = 65_536, 256  # 32-bit registers of an SM; a warp is given whole units
 
 
-def even(tokens: int, requests: int) -> list[int]:
-    """Query lengths of `tokens` spread over `requests` as evenly as whole tokens allow."""
-    return [tokens // requests + (r < tokens % requests) for r in range(requests)]
-
-
 def slots(compute_capability: float, sm_count: int, registers: int, warps: int = 4) -> int:
     """Programs that a GPU holds at once.
 

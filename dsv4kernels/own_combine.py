@@ -34,7 +34,7 @@ def combine(
     """The launch that fills `outputs`, a pair (indices, lens); see `combine` for the shapes."""
     indices, lens = outputs
     tokens, width = indices.shape
-    columns = min(MOST_COLUMNS, 1 << (width - 1).bit_length())
+    columns = min(MOST_COLUMNS, runtime.power_of_2(width))
     rows, warps = WIDE_TILE if columns == MOST_COLUMNS else NARROW_TILE
     args = (
         indices,

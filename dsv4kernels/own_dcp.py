@@ -8,7 +8,7 @@ and nothing that changes from batch to batch is folded into the code.
 import triton.language as tl
 
 from . import runtime
-from .own_mapping import NARROW, power_of_2, reachable_blocks, row_of_table
+from .own_mapping import NARROW, reachable_blocks, row_of_table
 
 
 def dcp(
@@ -24,7 +24,7 @@ def dcp(
 ) -> runtime.Launch:
     """The launch that fills `outputs` with the entries one DCP rank owns."""
     tokens, width = topk_indices.shape
-    tile = min(NARROW, power_of_2(max(width, 128)))
+    tile = min(NARROW, runtime.power_of_2(max(width, 128)))
     args = (
         *outputs,
         topk_indices,

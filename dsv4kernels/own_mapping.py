@@ -60,7 +60,7 @@ _compiled = set()  # geometries whose kernels are all compiled
 
 def _launch(args, tokens, width, few):
     """The rule: which kernel takes a batch, from the width of its rows and how few they are."""
-    tile = power_of_2(max(width, 128))
+    tile = runtime.power_of_2(max(width, 128))
     if width <= NARROW and few:
         warps = min(tile // 64, MOST_WARPS)
         return runtime.Launch(_map_row, (tokens,), (*args, tile), {"num_warps": warps})
@@ -72,11 +72,6 @@ def _launch(args, tokens, width, few):
         args = (*args, PART_TILE, tile)
         return runtime.Launch(_map_part_of_row, grid, args, {"num_warps": PART_WARPS})
     return runtime.Launch(_map_row, (tokens,), (*args, WIDE_TILE), {"num_warps": WIDE_WARPS})
-
-
-def power_of_2(number: int) -> int:
-    """The least power of two that is no less (Triton's own takes microseconds)."""
-    return 1 << (number - 1).bit_length()
 
 
 def reachable_blocks(block_table, block_size) -> int:

@@ -252,8 +252,12 @@ def mapping(preset: Preset, tokens: int, requests: int = 1, **options) -> Batch:
     An eighth of each row is empty, anywhere in the row.
     """
     options = {"keys": 16_384, "holes": 1 / 8} | options
-    shares = [tokens // requests + (r < tokens % requests) for r in range(requests)]
-    return batch(preset, shares, **options)
+    return batch(preset, even(tokens, requests), **options)
+
+
+def even(tokens: int, requests: int) -> list[int]:
+    """Query lengths of `tokens` spread over `requests` as evenly as whole tokens allow."""
+    return [tokens // requests + (r < tokens % requests) for r in range(requests)]
 
 
 def _rows(rows, width, stride, device, name):

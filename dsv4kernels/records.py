@@ -8,7 +8,7 @@ protocols or cache states in what is meant to be one curve.
 import csv
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -148,27 +148,27 @@ def one_source(table: pd.DataFrame) -> dict[str, str]:
     return {column: str(table[column].iloc[0]) for column in SOURCE if column in table}
 
 
-def append(rows: Iterable[Mapping], file: Path) -> None:
-    """Append measured rows to a CSV file; a row is written whole or not at all.
+def append(rows: Iterable[Mapping], file: Path, columns: Sequence[str] = COLUMNS) -> None:
+    """Append rows to a CSV file; a row is written whole or not at all.
 
     A file whose last line was cut short by an interrupted append loses that line first.
 
     Raises:
-        DataError: a row has a column that `COLUMNS` does not know, or the file another header.
+        DataError: a row has a column that `columns` does not know, or the file another header.
     """
     rows = list(rows)
-    unknown = {column for row in rows for column in row} - set(COLUMNS)
+    unknown = {column for row in rows for column in row} - set(columns)
     if unknown:
         raise DataError(f"unknown columns {sorted(unknown)}")
     file.parent.mkdir(parents=True, exist_ok=True)
     with open(file, "a+", newline="", encoding="utf-8") as out:
         out.seek(0)
         text = out.read()
-        if text and text.splitlines()[0] != ",".join(COLUMNS):
+        if text and text.splitlines()[0] != ",".join(columns):
             raise DataError(f"{file.name} has other columns than this version writes")
         if text and not text.endswith("\n"):
             out.truncate(text.rfind("\n") + 1)  # the file holds ASCII only
-        writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+        writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
         if not text:
             writer.writeheader()
         writer.writerows(rows)
@@ -176,6 +176,6 @@ def append(rows: Iterable[Mapping], file: Path) -> None:
         os.fsync(out.fileno())
 
 
-def device_folder(device: str) -> Path:
-    """Folder of a device's measured figures."""
-    return DATA / "measured" / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+def device_folder(device: str, kind: str = "measured") -> Path:
+    """Folder of a device's figures, `measured` or `counters`."""
+    return DATA / kind / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")

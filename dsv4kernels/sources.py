@@ -11,9 +11,6 @@ import pandas as pd
 from . import bench, records, runtime
 from .suites import Case
 
-# What tells one figure of a suite from another; of two recorded ones the later stands.
-_KEY = ["suite", "kernel", "variant", "preset", "mix", "tokens", "protocol", "cache", "device"]
-
 
 def recorded(suite: str, **wanted) -> dict[str, pd.DataFrame]:
     """What is recorded of a suite, by a label such as `recorded, NVIDIA H200`; maybe nothing.
@@ -22,14 +19,11 @@ def recorded(suite: str, **wanted) -> dict[str, pd.DataFrame]:
         suite: as in the column `suite`.
         **wanted: values of other columns, as in `records.select`.
     """
-    tables = {}
-    for device in records.recorded_devices():
-        table = _timed(records.load_measured(device).drop_duplicates(_KEY, keep="last"))
-        try:
-            tables[f"recorded, {device}"] = records.select(table, suite=suite, **wanted)
-        except records.DataError:
-            continue  # this device has no such figures
-    return tables
+    try:
+        table = records.select(records.load_measured(), suite=suite, **wanted)
+    except records.DataError:
+        return {}  # no device has such figures
+    return {f"recorded, {device}": rows for device, rows in table.groupby("device")}
 
 
 def live(cases: Iterable[Case]) -> dict[str, pd.DataFrame]:
@@ -39,7 +33,8 @@ def live(cases: Iterable[Case]) -> dict[str, pd.DataFrame]:
     """
     if not runtime.has_gpu():
         return {}
-    table = _timed(pd.DataFrame(bench.live(cases), columns=list(records.COLUMNS)))
+    table = pd.DataFrame(bench.live(cases), columns=list(records.COLUMNS))
+    table = table[table["median_us"].notna()]  # a skipped measurement has no time
     return {f"live, {runtime.describe()['device']}": table} if len(table) else {}
 
 
@@ -63,8 +58,3 @@ def ratios(table: pd.DataFrame, candidate: str, comparator: str) -> pd.DataFrame
     both["ratio"] = both["candidate_us"] / both["comparator_us"]
     both["noise"] = before["noise"]
     return both.dropna(subset="ratio").reset_index()
-
-
-def _timed(table):
-    """Rows that hold a time: a skipped measurement has none."""
-    return table[table["median_us"].notna()]

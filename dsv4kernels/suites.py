@@ -30,14 +30,24 @@ def requests_of(requests: int, tokens: int, preset=FLASH_C4A) -> Callable[[], Ba
 
     Some requests are empty where there are more of them than tokens.
     """
-    share = [tokens // requests + (r < tokens % requests) for r in range(requests)]
+    share = presets.even(tokens, requests)
     context = None if requests == 1 else [max(8192, length) for length in share]
     return lambda: presets.batch(preset, share, context)
 
 
+def mapping_of(preset, tokens: int, requests: int = 1) -> Callable[[], Batch]:
+    """A batch for slot mapping alone; as `presets.mapping` draws it."""
+    return lambda: presets.mapping(preset, tokens, requests)
+
+
+def mix_of(requests: int, each: int) -> str:
+    """How a table calls so many requests of `each` tokens."""
+    return "one request" if requests == 1 else f"{requests} requests of {each:,}"
+
+
 def _published() -> Iterator[Case]:
     for tokens in (1, 32, 512, 4096, 8192):
-        make = _mapping(FLASH_C4A, tokens)
+        make = mapping_of(FLASH_C4A, tokens)
         yield Case("published", "slot_mapping", "one request", make, SLOT_MAPPING, EVERY)
     for tokens in (1024, 4096, 8192, 16384):
         make = requests_of(1, tokens)
@@ -64,16 +74,16 @@ def _presets() -> Iterator[Case]:
 def _mixes() -> Iterator[Case]:
     for requests in (1, 4, 64, 256):
         make = requests_of(requests, 8192)
-        mix = "one request" if requests == 1 else f"{requests} requests of {8192 // requests:,}"
+        mix = mix_of(requests, 8192 // requests)
         yield Case("mixes", "combine", mix, make, COMBINE, EVERY)
-        spread = _mapping(FLASH_C4A, 8192, requests)
+        spread = mapping_of(FLASH_C4A, 8192, requests)
         yield Case("mixes", "slot_mapping", mix, spread, SLOT_MAPPING, EVERY)
 
 
 def _workers() -> Iterator[Case]:
     sweep = tuple(f"workers={2**n}" for n in range(11) if 2**n != 128)
     for requests, each in ((1, 1024), (1, 4096), (1, 16_384), (4, 2048), (64, 128), (256, 32)):
-        mix = "one request" if requests == 1 else f"{requests} requests of {each:,}"
+        mix = mix_of(requests, each)
         make = requests_of(requests, requests * each)
         yield Case("workers", "combine", mix, make, ("workers=128", *sweep), DEVICE[:1])
 
@@ -82,13 +92,13 @@ def _tokens() -> Iterator[Case]:
     for tokens in (2**n for n in range(17)):
         make = requests_of(1, tokens)
         yield Case("tokens", "combine", "one request", make, COMBINE)
-        make = _mapping(FLASH_C4A, tokens)
+        make = mapping_of(FLASH_C4A, tokens)
         yield Case("tokens", "slot_mapping", "one request", make, SLOT_MAPPING)
 
 
 def _wide() -> Iterator[Case]:
     for tokens in (1, 2, 4, 8, 16, 32, 33, 64, 128, 256, 512, 1024, 2048):
-        make = _mapping(C128A, tokens)
+        make = mapping_of(C128A, tokens)
         yield Case("wide", "slot_mapping", "one request", make, SLOT_MAPPING)
 
 
@@ -104,7 +114,7 @@ def _host() -> Iterator[Case]:
     own = ("own", "own, prepared", "own, plan only")
     protocols = (("host", "warm"),)
     for tokens in (1, 64, 512):
-        make = _mapping(FLASH_C4A, tokens)
+        make = mapping_of(FLASH_C4A, tokens)
         variants = (*SLOT_MAPPING[:-1], *own)
         yield Case("host", "slot_mapping", "one request", make, variants, protocols)
     for tokens in (64, 1024):
@@ -122,10 +132,6 @@ SUITES: dict[str, Callable[[], Iterator[Case]]] = {
     "grid": _grid,
     "host": _host,
 }
-
-
-def _mapping(preset, tokens, requests=1):
-    return lambda: presets.mapping(preset, tokens, requests)
 
 
 def _bind(make, preset):

@@ -70,12 +70,8 @@ def combine_entries(batch: Batch) -> tuple[int, int]:
     for request, seq_len in enumerate(batch.seq_lens.tolist()):
         query_len = start[request + 1] - start[request]
         seen = range(max(seq_len - query_len, 0) + 1, seq_len + 1)  # pos + 1, where positive
-        window_entries += _sum_clipped(seen, preset.window_size)
+        window_entries += sum(min(count, preset.window_size) for count in seen)
         if preset.topk:
             ratio = preset.compress_ratio
             topk_entries += sum(min(count // ratio, preset.topk) for count in seen)
     return topk_entries, window_entries
-
-
-def _sum_clipped(seen, limit):
-    return sum(min(count, limit) for count in seen)

@@ -88,7 +88,7 @@ def test_the_kernel_writes_the_rows_of_the_assignment(workers):
     [(10, 4, [3, 3, 2, 2]), (2, 3, [1, 1, 0]), (8192, 1, [8192]), (0, 2, [0, 0])],
 )
 def test_even(tokens, requests, lens):
-    assert occupancy.even(tokens, requests) == lens
+    assert presets.even(tokens, requests) == lens
 
 
 def test_slots_of_known_gpus():

@@ -58,15 +58,6 @@ def plain_numbers(axis):
     axis.set_minor_formatter("")
 
 
-def token_axis(axes, tokens):
-    """A log-2 axis of token counts, a tick at each of them."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(set(tokens)))
-    axes.minorticks_off()
-    plain_numbers(axes.xaxis)
-    axes.set_xlabel("tokens")
-
-
 def source(figure, text):
     """Where the figure's data are from, in small print at its foot."""
     figure.supxlabel(text, fontsize=7.5, color="#555555", x=0.01, ha="left")
