@@ -1,4 +1,4 @@
-"""The command line: `python -m dsv4kernels run`, `bench`, `counters`."""
+"""The command line: `python -m dsv4kernels run`, `check`, `bench`, `counters`."""
 
 import argparse
 import signal
@@ -13,6 +13,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dsv4kernels", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_run(commands)
+    _add_check(commands)
     _add_bench(commands)
     _add_counters(commands)
     options = parser.parse_args(arguments)
@@ -75,6 +76,58 @@ def _run(options: argparse.Namespace) -> int:
     counts = ", ".join(f"{statuses.count(s)} {s}" for s in dict.fromkeys(statuses))
     print(f"{counts} in {ledger['seconds']:.1f} s: {options.build or runner.BUILD}/index.html")
     return 1 if "failed" in statuses else 0
+
+
+def _add_check(commands) -> None:
+    parser = commands.add_parser("check", help="check a kernel of your own, then measure it")
+    parser.add_argument("candidate", metavar="MODULE:FUNCTION", help="or FILE.py:FUNCTION")
+    parser.add_argument("--kernel", required=True, help="slot_mapping, combine or dcp")
+    parser.add_argument(
+        "--safe", action="store_true", help="also try indices outside the definition"
+    )
+    parser.add_argument(
+        "--most", type=_positive, default=8, metavar="N", help="faults to tell (default: 8)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU, if there is")
+    parser.add_argument("--list", action="store_true", help="show the trials, and run none")
+    parser.set_defaults(command=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from . import candidates, runtime, trials, variants
+    from .parameters import closest
+
+    if options.kernel not in variants.REFERENCE:
+        raise LessonError(
+            f"no kernel {options.kernel!r}{closest(options.kernel, variants.REFERENCE)}"
+        )
+    if options.list:
+        for trial in trials.of(options.kernel):
+            print(f"{trial.group:7} {trial.name}")
+        return 0
+    device = options.device or runtime.default_device().type
+    if device == "cuda" and not runtime.has_gpu():
+        raise LessonError("no GPU here: --device cpu runs in Triton's interpreter")
+    where = "on the GPU" if device == "cuda" else "in Triton's interpreter"
+    print(f"{options.candidate} as {options.kernel}, {where}")
+    verdicts, told = [], 0
+    for verdict in candidates.check(
+        options.candidate, options.kernel, device=device, safe=options.safe
+    ):
+        verdicts.append(verdict)
+        if verdict.fault and verdict.fault != candidates.NOT_TRIED and told < options.most:
+            told += 1
+            print(f"{verdict.group}, {verdict.name}:\n    {verdict.fault}", flush=True)
+    wrong = [verdict for verdict in verdicts if verdict.fault]
+    untried = sum(verdict.fault == candidates.NOT_TRIED for verdict in wrong)
+    if len(wrong) - untried > told:
+        print(f"and {len(wrong) - untried - told} more (--most shows more)")
+    print(f"{len(verdicts) - len(wrong)} of {len(verdicts)} trials right, {untried} not tried")
+    if wrong or not runtime.has_gpu():
+        print("not measured: " + ("it is wrong" if wrong else "no GPU here"))
+        return 1 if wrong else 0
+    print(candidates.in_words(candidates.compare(options.candidate, options.kernel)))
+    return 0
 
 
 def _add_bench(commands) -> None:

@@ -14,42 +14,13 @@ from pathlib import Path
 
 import torch
 
-from . import combine, records, reference, runtime, slot_mapping, timing, traffic
+from . import combine, differences, records, runtime, slot_mapping, timing, traffic, variants
 from .presets import Batch
 from .suites import SUITES, Case
 
 PLACEMENTS = 3  # sets of buffers that a warm device time is taken on
 ORIGIN = ("device", "compute_capability", "sm_count", "driver", "cuda", "torch", "triton")
 ORIGIN += ("commit", "date")
-
-
-def caller(kernel: str, variant: str) -> Callable[..., tuple]:
-    """The public function that runs a variant; call it with a batch's arguments and `out=`."""
-    if kernel == "slot_mapping":
-        mapped = slot_mapping.compute_global_topk_indices_and_lens
-        return lambda *args, out=None: mapped(*args, variant=variant, out=out)
-    if kernel == "dcp":
-        return slot_mapping.compute_dcp_global_topk_indices_and_lens
-    workers = None if variant == "own" else int(variant.removeprefix("workers="))
-    combined = combine.combine_topk_swa_indices
-    return lambda *args, out=None: combined(*args, num_workers=workers, out=out)
-
-
-def arguments(kernel: str, batch: Batch) -> tuple:
-    """A batch's arguments for a kernel; a DCP rank is the second of four."""
-    if kernel == "slot_mapping":
-        return batch.slot_mapping_args()
-    return batch.dcp_args(4, 1) if kernel == "dcp" else batch.combine_args()
-
-
-def expected(kernel: str, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the reference says."""
-    function = {
-        "slot_mapping": reference.compute_global_topk_indices_and_lens,
-        "dcp": reference.compute_dcp_global_topk_indices_and_lens,
-        "combine": reference.combine_topk_swa_indices,
-    }[kernel]
-    return function(*arguments(kernel, batch))
 
 
 def required(kernel: str, batch: Batch) -> traffic.Traffic:
@@ -79,7 +50,7 @@ def measure(case: Case) -> Iterator[dict]:
     facts = {"suite": case.suite, "kernel": case.kernel, "mix": case.mix}
     try:
         batch = case.make()
-        moved, wanted = required(case.kernel, batch), expected(case.kernel, batch)
+        moved, wanted = required(case.kernel, batch), variants.expected(case.kernel, batch)
         _verify(case, batch, wanted)
         facts |= {
             "preset": batch.preset.name,
@@ -105,12 +76,15 @@ def measure(case: Case) -> Iterator[dict]:
 
 def _verify(case, batch, wanted):
     """Raise unless every variant gives the wanted outputs."""
-    args = arguments(case.kernel, batch)
+    args = variants.arguments(case.kernel, batch)
     for variant in dict.fromkeys(variant.split(", ")[0] for variant in case.variants):
         out = tuple(torch.full_like(tensor, 777_777) for tensor in wanted)
-        got = caller(case.kernel, variant)(*args, out=out)
-        if not all(map(torch.equal, got, wanted)):
-            raise AssertionError(f"{case.kernel} {variant} differs from the reference; not timed")
+        got = variants.caller(case.kernel, variant)(*args, out=out)
+        where = differences.first(case.kernel, args, got, wanted)
+        if where:
+            raise AssertionError(
+                f"{case.kernel} {variant} differs from the reference, so nothing is timed: {where}"
+            )
         del out, got
 
 
@@ -151,7 +125,8 @@ def _placed(case, batch, shapes, sets):
     batches = [_copy(batch) for _ in range(sets)]
     return {
         variant: [
-            _call(case.kernel, variant, arguments(case.kernel, each), shapes) for each in batches
+            _call(case.kernel, variant, variants.arguments(case.kernel, each), shapes)
+            for each in batches
         ]
         for variant in case.variants
     }
@@ -171,7 +146,7 @@ def _call(kernel, variant, args, shapes):
     out = tuple(torch.empty(shape, dtype=torch.int32, device=args[0].device) for shape in shapes)
     name, _, part = variant.partition(", ")
     if not part:
-        function = caller(kernel, name)
+        function = variants.caller(kernel, name)
         return lambda: function(*args, out=out)
     plan = combine.plan if kernel == "combine" else slot_mapping.plan
     if part == "prepared":
@@ -180,9 +155,16 @@ def _call(kernel, variant, args, shapes):
 
 
 def live(cases: Iterable[Case]) -> list[dict]:
-    """Measure cases for a lesson, on the GPU that is here: whole rows, nothing written."""
+    """Measure cases for a lesson, on the GPU that is here: whole rows, nothing written.
+
+    Registered candidates are measured beside the variants that a case names.
+    """
     origin = provenance()
     timing.wake()
+    cases = [
+        case._replace(variants=(*case.variants, *variants.registered(case.kernel)))
+        for case in cases
+    ]
     return [row | origin for case in cases for row in measure(case)]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from . import bench, records, runtime, suites
+from . import bench, records, runtime, suites, variants
 from .presets import C128A, FLASH_C4A
 
 # Nsight Compute's metric, and what it is called here.
@@ -140,9 +140,9 @@ def _child():
     """Launch every variant once, profiled; a published combine is preceded by its fill."""
     for case in cases():
         batch = case.make()
-        args = bench.arguments(case.kernel, batch)
+        args = variants.arguments(case.kernel, batch)
         for variant in case.variants:
-            function = bench.caller(case.kernel, variant)
+            function = variants.caller(case.kernel, variant)
             out = function(*args)
             torch.cuda.synchronize()
             names = "fill+values" if variant.startswith("workers") else "kernel"

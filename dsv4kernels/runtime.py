@@ -51,10 +51,17 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
 
 
 @contextlib.contextmanager
-def _plain_library():
-    """Lend an interpreted launch the plain Python of Triton's jitted library functions."""
+def interpreting():
+    """A while in which kernels are interpreted: those defined in it, too, by `triton.jit`.
+
+    Lends them the plain Python of Triton's jitted library functions, and puts everything back.
+    """
     with language_lock, triton.knobs.runtime.scope(), contextlib.ExitStack() as stack:
         triton.knobs.runtime.interpret = True
+        # The interpreter patches those language modules that a kernel's file can see; the library
+        # functions see `triton.language.core`.
+        sees_both = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+        stack.callback(interpreter._patch_lang(sees_both).restore)
         for owner in (tl, tl.tensor):
             for name, function in list(vars(owner).items()):
                 if isinstance(function, JITFunction):
@@ -82,9 +89,6 @@ class Kernel(JITFunction):
     @functools.cached_property
     def interpreted(self) -> InterpretedFunction:
         """The same function for Triton's interpreter."""
-        # The interpreter patches those language modules that a kernel's file can see; the library
-        # functions see `triton.language.core`.
-        self.plain.__globals__.setdefault("_triton_language_core", tl.core)
         twin = InterpretedFunction(self.fn)
         # The interpreter rebuilds the function from its source text, which does not show the
         # arguments folded on top of it.
@@ -95,7 +99,7 @@ class Kernel(JITFunction):
         """Launch on the device of the first argument (a tensor)."""
         if args[0].is_cuda and not triton.knobs.runtime.interpret:
             return super().run(*args, grid=grid, warmup=warmup, **options)
-        with _plain_library():
+        with interpreting():
             return self.interpreted.run(*args, grid=grid, warmup=warmup, **options)
 
     def __call__(self, *args, **kwargs):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4kernels import bench, presets, records, runtime, suites, timing
+from dsv4kernels import bench, presets, records, runtime, suites, timing, variants
 from dsv4kernels.__main__ import main
 
 SMALL = presets.FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8)
@@ -25,10 +25,10 @@ def test_suites_compare_with_the_published_comparator(suite):
 
 
 def test_every_variant_is_checked_before_anything_is_timed(monkeypatch):
-    wrong = bench.caller
+    right = variants.caller
 
     def caller(kernel, variant):
-        function = wrong(kernel, variant)
+        function = right(kernel, variant)
         if variant != "own":
             return function
 
@@ -39,7 +39,7 @@ def test_every_variant_is_checked_before_anything_is_timed(monkeypatch):
 
         return off_by_one
 
-    monkeypatch.setattr(bench, "caller", caller)
+    monkeypatch.setattr(variants, "caller", caller)
     monkeypatch.setattr(timing, "measure", lambda *_: pytest.fail("a wrong kernel was timed"))
     with pytest.raises(AssertionError, match="combine own differs from the reference"):
         list(bench.measure(case()))

@@ -1,0 +1,149 @@
+"""Every variant of a kernel by its name: the built-in ones, and candidates that anyone registers.
+
+A candidate is a callable with the positional signature of the kernel it stands for. It is named by
+a specification, `package.module:function` or `file.py:function`, so that another process can load
+it too, and registered by `register` or by the environment variable DSV4KERNELS_CANDIDATES:
+
+    DSV4KERNELS_CANDIDATES="combine=my_kernels.py:combine,slot_mapping=engine.ops:map_slots"
+
+What is registered is measured beside the built-in variants wherever a lesson measures.
+"""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from . import combine, reference, runtime, slot_mapping
+from .parameters import LessonError, closest
+from .presets import Batch
+
+ENVIRONMENT = "DSV4KERNELS_CANDIDATES"
+# The function that each kernel's name stands for, in the reference.
+REFERENCE = {
+    "slot_mapping": reference.compute_global_topk_indices_and_lens,
+    "combine": reference.combine_topk_swa_indices,
+    "dcp": reference.compute_dcp_global_topk_indices_and_lens,
+}
+
+_registered: dict[str, list[str]] = {kernel: [] for kernel in REFERENCE}
+
+
+def arguments(kernel: str, batch: Batch) -> tuple:
+    """A batch's arguments for a kernel; a DCP rank is the second of four."""
+    if kernel == "slot_mapping":
+        return batch.slot_mapping_args()
+    return batch.dcp_args(4, 1) if kernel == "dcp" else batch.combine_args()
+
+
+def expected(kernel: str, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the reference says."""
+    return REFERENCE[kernel](*arguments(kernel, batch))
+
+
+def caller(kernel: str, variant: str) -> Callable[..., tuple]:
+    """The function that runs a variant; call it with a batch's arguments and `out=`.
+
+    A candidate without an argument `out` allocates its outputs in every call, measured or not.
+    """
+    if variant in _registered[kernel]:
+        return _with_out(load(variant))
+    if kernel == "slot_mapping":
+        mapped = slot_mapping.compute_global_topk_indices_and_lens
+        return lambda *args, out=None: mapped(*args, variant=variant, out=out)
+    if kernel == "dcp":
+        return slot_mapping.compute_dcp_global_topk_indices_and_lens
+    workers = None if variant == "own" else int(variant.removeprefix("workers="))
+    combined = combine.combine_topk_swa_indices
+    return lambda *args, out=None: combined(*args, num_workers=workers, out=out)
+
+
+def register(kernel: str, specification: str) -> None:
+    """Hold a candidate beside the built-in variants of a kernel; once is enough.
+
+    Args:
+        kernel: `slot_mapping`, `combine` or `dcp`.
+        specification: `package.module:function` or `file.py:function`.
+
+    Raises:
+        LessonError: no such kernel, module, file or function; the message says which.
+    """
+    if kernel not in REFERENCE:
+        raise LessonError(f"no kernel {kernel!r}{closest(kernel, REFERENCE)}")
+    load(specification)
+    if specification not in _registered[kernel]:
+        _registered[kernel].append(specification)
+
+
+def registered(kernel: str) -> tuple[str, ...]:
+    """Specifications of a kernel's candidates, those of the environment included.
+
+    Raises:
+        LessonError: the environment variable names something that is not there.
+    """
+    for entry in filter(None, map(str.strip, os.environ.get(ENVIRONMENT, "").split(","))):
+        name, equals, specification = entry.partition("=")
+        if not equals:
+            raise LessonError(f"{ENVIRONMENT}: {entry!r} is not kernel=module:function")
+        register(name.strip(), specification.strip())
+    return tuple(_registered[kernel])
+
+
+@functools.cache
+def load(specification: str) -> Callable:
+    """The callable that a specification names.
+
+    Without a GPU, Triton kernels of a module that is imported here for the first time are defined
+    for the interpreter; run them within `runtime.interpreting()`.
+
+    Raises:
+        LessonError: no such module, file or function, or the import failed; the message says why.
+    """
+    where, colon, name = specification.rpartition(":")
+    if not colon or not where or not name:
+        raise LessonError(f"{specification!r} is neither module:function nor file.py:function")
+    try:
+        if runtime.has_gpu():
+            module = _import(where)
+        else:
+            with runtime.interpreting():
+                module = _import(where)
+    except LessonError:
+        raise
+    except Exception as error:
+        raise LessonError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    function = functools.reduce(lambda o, part: getattr(o, part, None), name.split("."), module)
+    if not callable(function):
+        there = [n for n, v in vars(module).items() if inspect.isfunction(v)]
+        raise LessonError(f"{where} has no function {name!r}{closest(name, there)}")
+    return function
+
+
+def _import(where):
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    file = Path(where).resolve()
+    if not file.is_file():
+        raise LessonError(f"no file {where}")
+    spec = importlib.util.spec_from_file_location(f"_candidate_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # Triton reads a kernel's source through its module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _with_out(function):
+    """The function, callable with `out=` whether or not it takes it."""
+    try:
+        takes = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        takes = {}
+    if "out" in takes or any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        return function
+    return lambda *args, out=None: function(*args)

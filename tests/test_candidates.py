@@ -1,0 +1,283 @@
+"""Checking anyone's kernel: right ones pass every trial, and each mistake is told in its words."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from dsv4kernels import bench, candidates, differences, runtime, suites, trials, variants
+from dsv4kernels.__main__ import main
+from dsv4kernels.parameters import LessonError
+
+FILE = str(Path(__file__).with_name("wrong_candidates.py"))
+no_gpu = pytest.mark.skipif(runtime.has_gpu(), reason="a GPU is here")
+
+
+def trial(kernel, name):
+    (found,) = [each for each in trials.of(kernel) if each.name == name]
+    return found
+
+
+def fault(function, kernel, name):
+    loaded = variants.load(f"{FILE}:{function}")
+    return candidates.fault_of(loaded, kernel, trial(kernel, name).arguments())
+
+
+@pytest.mark.parametrize("kernel", variants.REFERENCE)
+def test_a_right_candidate_passes_every_trial(kernel):
+    function = variants.load(f"{FILE}:{kernel}")
+    for each in trials.of(kernel):
+        if kernel == "combine" and each.group == "safety":
+            continue  # a program a row that trusts query_start_loc is right, not safe
+        assert candidates.fault_of(function, kernel, each.arguments()) is None, each.name
+
+
+@pytest.mark.parametrize("kernel", variants.REFERENCE)
+def test_the_own_kernels_pass_every_trial_and_are_safe(kernel):
+    function = variants.caller(kernel, "own")
+    for each in trials.of(kernel):
+        assert candidates.fault_of(function, kernel, each.arguments()) is None, each.name
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant"),
+    [
+        ("slot_mapping", "runtime"),
+        ("slot_mapping", "constexpr"),
+        ("combine", "workers=3"),
+    ],
+)
+def test_the_published_kernels_pass_every_trial_within_the_definition(kernel, variant):
+    function = variants.caller(kernel, variant)
+    for each in trials.of(kernel):
+        if each.group != "safety":
+            assert candidates.fault_of(function, kernel, each.arguments()) is None, each.name
+
+
+@pytest.mark.parametrize(
+    ("function", "kernel", "name", "words"),
+    [
+        (
+            "combine_window", "combine", "Flash C4A, decode",
+            r"token 0 of request 0, column 512 \(window part\): got 2049, expected 2048 "
+            r"\(5 of 5 rows differ\)",
+        ),
+        (
+            "combine_tail", "combine", "a batch that just begins: few keys, short windows",
+            r"token 0 of request 0, column 1 \(empty\): got 2147483647 \(never written\), "
+            r"expected -1 \(7 of 7 rows differ\)",
+        ),
+        (
+            "combine_first_start", "combine", "first query_start_loc not 0",
+            r"token 0 of request 0, column \d+ \(.*\): got -?\d+, expected \d+",
+        ),
+        (
+            "combine_ratio", "combine", "a batch that just begins: few keys, short windows",
+            r"token 3 of request 0, column 0 \(top-k part\): .*; length: got 4, expected 5 ",
+        ),
+        (
+            "combine_warm_up", "combine", "warm-up: a sequence shorter than its query",
+            r"token 0 of request 0, length: got -3, expected 0 \(3 of 10 rows differ\)",
+        ),
+        (
+            "slot_mapping_stale", "slot_mapping", "padding rows, request just past the table",
+            r"token 2 on a padding row, length: got 72, expected 0 \(2 of 6 rows differ\)",
+        ),
+        (
+            "slot_mapping_holes", "slot_mapping", "holes anywhere in a row",
+            r"token 0 of request 0, length: got 88, expected \d+ \(14 of 14 rows differ\)",
+        ),
+        (
+            "slot_mapping_reach", "slot_mapping", "positions just past the table",
+            r"token 0 of request 0, column \d+ \(empty\): got -?\d+, expected -1; length: got",
+        ),
+        (
+            "slot_mapping_null_block", "slot_mapping", "null blocks",
+            r"token 0 of request 0, column 1 \(empty\): got -12, expected -1; length: got",
+        ),
+        (
+            "dcp_owner", "dcp", "Flash C4A, decode; rank 7 of 8, 4 at a time",
+            r"token 0 of request 0, column 0: got \d+, expected \d+",
+        ),
+        (
+            "dcp_scattered", "dcp", "holes anywhere in a row; rank 7 of 8, 4 at a time",
+            r"token 0 of request 0, column 0: got -1, expected \d+",
+        ),
+        (
+            "returns_int64", "slot_mapping", "Flash C4A, decode",
+            "indices has dtype torch.int64, needed torch.int32",
+        ),
+        (
+            "returns_indices_only", "slot_mapping", "Flash C4A, decode",
+            r"returned Tensor; a pair \(indices, lens\) is needed",
+        ),
+        (
+            "sorts_its_input", "slot_mapping", "Flash C4A, decode",
+            "wrote to its input topk_indices, or beside it",
+        ),
+        ("raises", "slot_mapping", "Flash C4A, decode", "raised RuntimeError: no such"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_told_in_words(function, kernel, name, words, deterministic):
+    found = fault(function, kernel, name)
+    assert found is not None
+    assert re.match(words, found), found
+
+
+@pytest.fixture
+def deterministic():
+    """New tensors are filled, as in the process that checks."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+def test_other_shapes_are_told():
+    arguments = trial("combine", "Flash C4A, decode").arguments()
+    indices, lens = variants.REFERENCE["combine"](*arguments)
+    for got, words in (
+        ((indices[:, :128], lens), "indices has shape [5, 128], needed [5, 640]"),
+        ((indices, lens.tolist()), "returned list as lens; a tensor is needed"),
+        ((indices.to("meta"), lens), "indices has device meta, needed cpu"),
+        (None, "returned NoneType; a pair (indices, lens) is needed"),
+    ):
+        assert differences.first("combine", arguments, got, (indices, lens)) == words
+
+
+def test_slots_of_padding_rows_are_free_and_lengths_are_not():
+    arguments = trial("slot_mapping", "padding rows, request below 0").arguments()
+    slots, lens = variants.REFERENCE["slot_mapping"](*arguments)
+    free = slots.clone()
+    free[2] = 77
+    assert differences.first("slot_mapping", arguments, (free, lens), (slots, lens)) is None
+    free[1, 3] += 1
+    words = differences.first("slot_mapping", arguments, (free, lens), (slots, lens))
+    assert words.startswith("token 1 of request 1, column 3: got")
+    counted = lens.clone()
+    counted[2] = 1
+    words = differences.first("slot_mapping", arguments, (slots, counted), (slots, lens))
+    assert words.startswith("token 2 on a padding row, length: got 1, expected 0")
+
+
+@no_gpu
+def test_a_process_lost_to_a_wrong_address_is_told_and_the_rest_goes_on():
+    verdicts = list(candidates.check(f"{FILE}:slot_mapping_stale", "slot_mapping"))
+    assert [verdict.name for verdict in verdicts] == [
+        each.name for each in trials.of("slot_mapping") if each.group != "safety"
+    ]
+    by_name = {verdict.name: verdict.fault for verdict in verdicts}
+    near = by_name["padding rows, request just past the table"]
+    assert near.startswith("token 2 on a padding row")
+    assert by_name["padding rows, request far past the table"].startswith("died (SIG")
+    assert verdicts[-1].fault == candidates.NOT_TRIED
+    assert by_name["edges of blocks"] is None
+
+
+def test_a_candidate_that_hangs_is_ended():
+    first = next(candidates.check(f"{FILE}:hangs", "combine", device="cpu", seconds=0.5))
+    assert first.fault.startswith("did not end within 0.5 s")
+
+
+def test_one_that_ends_the_process_is_tried_three_times():
+    verdicts = list(candidates.check(f"{FILE}:dies", "dcp", device="cpu"))
+    assert [v.fault.split(";")[0] for v in verdicts[:4]] == ["died (SIGSEGV)"] * 3 + [
+        candidates.NOT_TRIED.split(";")[0]
+    ]
+
+
+def test_inputs_lie_between_borders_of_likely_values():
+    def reads_beside(topk_indices, *others):
+        wider = topk_indices.as_strided((5, 513), (512, 1))  # one column more than there is
+        slots, lens = variants.REFERENCE["slot_mapping"](topk_indices, *others)
+        lens[-1] = (wider[-1] >= 0).sum()
+        return slots, lens
+
+    arguments = trial("slot_mapping", "Flash C4A, decode").arguments()
+    found = candidates.fault_of(reads_beside, "slot_mapping", arguments)
+    assert found.startswith("token 4 of request 4, length: got 513, expected 512")
+
+
+@pytest.mark.parametrize(
+    ("specification", "words"),
+    [
+        ("no_such_module_here:f", "no_such_module_here cannot be imported: ModuleNotFoundError"),
+        ("no/such.py:f", "no file no/such.py"),
+        (f"{FILE}:combin", "has no function 'combin'; did you mean combine?"),
+        ("nonsense:", "neither module:function nor file.py:function"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(specification, words):
+    with pytest.raises(LessonError, match=re.escape(words)):
+        variants.load(specification)
+    with pytest.raises(LessonError, match=re.escape(words)):
+        next(candidates.check(specification, "combine", device="cpu"))
+
+
+@pytest.fixture
+def empty_registry(monkeypatch):
+    monkeypatch.setattr(variants, "_registered", {kernel: [] for kernel in variants.REFERENCE})
+    monkeypatch.delenv(variants.ENVIRONMENT, raising=False)
+
+
+def test_a_registered_candidate_is_a_variant_like_others(empty_registry, monkeypatch):
+    assert variants.registered("combine") == ()
+    variants.register("combine", f"{FILE}:combine")
+    variants.register("combine", f"{FILE}:combine")
+    monkeypatch.setenv(variants.ENVIRONMENT, f"slot_mapping={FILE}:slot_mapping, ")
+    assert variants.registered("combine") == (f"{FILE}:combine",)
+    assert variants.registered("slot_mapping") == (f"{FILE}:slot_mapping",)
+
+    seen = []
+    monkeypatch.setattr(bench, "measure", lambda case: seen.append(case) or [])
+    monkeypatch.setattr(bench.timing, "wake", lambda: None)
+    bench.live(suites.SUITES["published"]())
+    assert {case.variants[-1] for case in seen} == {f"{FILE}:combine", f"{FILE}:slot_mapping"}
+
+
+def test_a_wrong_candidate_is_never_timed(empty_registry):
+    variants.register("combine", f"{FILE}:combine_window")
+    small = next(case for case in suites.SUITES["host"]() if case.kernel == "combine")
+    case = small._replace(variants=("own", f"{FILE}:combine_window"))
+    with runtime.interpreting(), pytest.raises(AssertionError, match="nothing is timed: token 0"):
+        list(bench.measure(case))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("combine", "is not kernel=module:function"), ("combin=a:b", "did you mean combine?")],
+)
+def test_a_wrong_registration_is_named(empty_registry, monkeypatch, value, words):
+    monkeypatch.setenv(variants.ENVIRONMENT, value)
+    with pytest.raises(LessonError, match=re.escape(words)):
+        variants.registered("combine")
+
+
+@no_gpu
+def test_the_command_says_how_it_went(capsys):
+    assert main(["check", f"{FILE}:combine_warm_up", "--kernel", "combine"]) == 1
+    said = capsys.readouterr().out
+    assert "corner, warm-up: a sequence shorter than its query:\n    token 0 of request 0" in said
+    assert "35 of 36 trials right" in said
+    assert "not measured: it is wrong" in said
+
+
+def test_the_command_lists_trials_and_names_misuse(capsys):
+    assert main(["check", "own", "--kernel", "dcp", "--list"]) == 0
+    assert "holes anywhere in a row; rank 7 of 8, 4 at a time" in capsys.readouterr().out
+    assert main(["check", "own", "--kernel", "combined"]) == 2
+    assert "did you mean combine?" in capsys.readouterr().err
+
+
+def test_ratios_in_words_are_of_each_variant_to_the_candidate():
+    shape = {"preset": "p", "mix": "m", "tokens": 8, "cache": "warm", "device": "a card"}
+    table = pd.DataFrame(
+        shape | {"variant": variant, "median_us": us, "noise": 0.01}
+        for variant, us in (("workers=128", 4.0), ("own", 1.0), ("x:f", 2.0))
+    )
+    said = candidates.in_words(table)
+    assert "a card" in said
+    row = said.splitlines()[-1].split()
+    assert row[-3:] == ["2.0", "0.5", "1.0%"]
