@@ -10,13 +10,27 @@ The function takes checked arguments and allocated outputs and returns the `Laun
 the way in.
 """
 
+from typing import NamedTuple
+
 import triton.language as tl
 
 from . import runtime
 
-MOST_COLUMNS = 1024  # of a tile
-WIDE_TILE, NARROW_TILE = (2, 2), (4, 1)  # rows of a tile of so many columns or of fewer, and warps
 REQUESTS = 128  # requests looked through at a time for the one that owns a tile's first row
+
+
+class Tile(NamedTuple):
+    """What a program writes: rows, columns (powers of two), and its warps."""
+
+    rows: int
+    columns: int
+    warps: int
+
+
+def rule(width: int) -> Tile:
+    """The tile for rows of so many columns: the batch does not matter."""
+    columns = min(1024, runtime.power_of_2(width))
+    return Tile(2, columns, 2) if columns == 1024 else Tile(4, columns, 1)
 
 
 def combine(
@@ -30,12 +44,15 @@ def combine(
     topk,
     M,
     N,
+    tile: Tile | None = None,
 ) -> runtime.Launch:
-    """The launch that fills `outputs`, a pair (indices, lens); see `combine` for the shapes."""
+    """The launch that fills `outputs`, a pair (indices, lens); see `combine` for the shapes.
+
+    `tile` is another than the rule's, to be measured beside it.
+    """
     indices, lens = outputs
     tokens, width = indices.shape
-    columns = min(MOST_COLUMNS, runtime.power_of_2(width))
-    rows, warps = WIDE_TILE if columns == MOST_COLUMNS else NARROW_TILE
+    rows, columns, warps = tile or rule(width)
     args = (
         indices,
         lens,

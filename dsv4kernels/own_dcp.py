@@ -66,6 +66,13 @@ def _map_owned(
     interleave: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    # Positions that a block number stands for, and those that pass over all ranks once. Positions
+    # have 31 bits: what is longer divides them no otherwise than 2^31 does.
+    LONGEST: tl.constexpr = 1 << 31
+    span: tl.constexpr = block_size * dcp_world_size
+    stripe: tl.constexpr = dcp_world_size * interleave
+    SPAN: tl.constexpr = span if span < LONGEST else LONGEST
+    STRIPE: tl.constexpr = stripe if stripe < LONGEST else LONGEST
     token = tl.program_id(0).to(tl.int64)
     request = tl.load(token_to_req_indices + token)
     valid = tl.load(is_valid_token + token)
@@ -79,10 +86,10 @@ def _map_owned(
         column = first + tl.arange(0, TILE)
         position = tl.load(row + column, mask=column < width, other=-1)
         unsigned = position.to(tl.uint32, bitcast=True)
-        block = unsigned // (block_size * dcp_world_size)
-        inside = unsigned % (block_size * dcp_world_size)
+        block = unsigned // SPAN
+        inside = unsigned % SPAN
         owned = (inside // interleave % dcp_world_size == dcp_rank) & (block < reach)
-        offset = inside // (dcp_world_size * interleave) * interleave + inside % interleave
+        offset = inside // STRIPE * interleave + inside % interleave
         number = tl.load(table_row + block.to(tl.int32), mask=owned, other=-1)
         kept = number >= 0
         # A kept entry's column is its rank among the kept ones.

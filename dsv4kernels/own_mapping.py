@@ -10,6 +10,8 @@ is the way in. Which kernel runs, and how, follows from the shape alone by the r
 06 shows the sweep behind them.
 """
 
+from typing import NamedTuple
+
 import triton.language as tl
 
 from . import runtime
@@ -18,15 +20,44 @@ from . import runtime
 # in all rows together one, on twice the warps, which ends sooner but asks for more of the GPU.
 NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
 # A wide row is one program's loop over tiles; with few tokens a program for each tile and one more
-# that counts, since most of the GPU would idle.
+# that counts, since most of the GPU would idle. That one holds the whole row at once.
 WIDE_TILE, WIDE_WARPS = 4096, 16
-FEW_WIDE, PART_TILE, PART_WARPS = 32, 2048, 8
+FEW_WIDE, PART_TILE, PART_WARPS, WIDEST_COUNTED = 32, 2048, 8, 1 << 16
+
+
+class Choice(NamedTuple):
+    """How rows are mapped: `row` or `two rows` a program, or `parts` of one; columns; warps."""
+
+    kernel: str
+    tile: int
+    warps: int
+
+
+def rule(tokens: int, width: int) -> Choice:
+    """Which kernel takes a batch, from the width of its rows and how few they are."""
+    if width <= NARROW:
+        tile = runtime.power_of_2(max(width, 128))
+        if tokens * width <= FEW_ENTRIES:
+            return Choice("row", tile, min(tile // 64, MOST_WARPS))
+        return Choice("two rows", tile, tile // 128)
+    if tokens <= FEW_WIDE and width <= WIDEST_COUNTED:
+        return Choice("parts", PART_TILE, PART_WARPS)
+    return Choice("row", WIDE_TILE, WIDE_WARPS)
 
 
 def slot_mapping(
-    outputs, topk_indices, token_to_req_indices, block_table, block_size, is_valid_token
+    outputs,
+    topk_indices,
+    token_to_req_indices,
+    block_table,
+    block_size,
+    is_valid_token,
+    choice: Choice | None = None,
 ) -> runtime.Launch:
-    """The launch that fills `outputs`, a pair (slots, lens); see `slot_mapping` for the shapes."""
+    """The launch that fills `outputs`, a pair (slots, lens); see `slot_mapping` for the shapes.
+
+    `choice` is another than the rule's, to be measured beside it.
+    """
     slots, lens = outputs
     tokens, width = topk_indices.shape
     strides = slots.stride(0), topk_indices.stride(0), block_table.stride(0)
@@ -44,13 +75,16 @@ def slot_mapping(
         width,
         block_size,
     )
-    few = tokens * width <= FEW_ENTRIES if width <= NARROW else tokens <= FEW_WIDE
-    launch = _launch(args, tokens, width, few)
+    if choice is not None:
+        return _launch(args, tokens, width, choice)
+    choice = rule(tokens, width)
+    launch = _launch(args, tokens, width, choice)
     if slots.is_cuda:
         # The other kernel of this geometry too: a batch that grows must not meet the compiler.
         geometry = slots.get_device(), width, block_size, *(stride % 16 for stride in strides)
         if geometry not in _compiled:
-            _launch(args, tokens, width, not few).compile_ahead()
+            for other in {rule(1, width), rule(FEW_ENTRIES, width)} - {choice}:
+                _launch(args, tokens, width, other).compile_ahead()
             _compiled.add(geometry)
     return launch
 
@@ -58,20 +92,16 @@ def slot_mapping(
 _compiled = set()  # geometries whose kernels are all compiled
 
 
-def _launch(args, tokens, width, few):
-    """The rule: which kernel takes a batch, from the width of its rows and how few they are."""
-    tile = runtime.power_of_2(max(width, 128))
-    if width <= NARROW and few:
-        warps = min(tile // 64, MOST_WARPS)
-        return runtime.Launch(_map_row, (tokens,), (*args, tile), {"num_warps": warps})
-    if width <= NARROW:
-        grid = (-(-tokens // 2),)
-        return runtime.Launch(_map_two_rows, grid, (*args, tile), {"num_warps": tile // 128})
-    if few:
-        grid = (tokens, -(-width // PART_TILE) + 1)
-        args = (*args, PART_TILE, tile)
-        return runtime.Launch(_map_part_of_row, grid, args, {"num_warps": PART_WARPS})
-    return runtime.Launch(_map_row, (tokens,), (*args, WIDE_TILE), {"num_warps": WIDE_WARPS})
+def _launch(args, tokens, width, choice):
+    kernel, tile, warps = choice
+    options = {"num_warps": warps}
+    if kernel == "row":
+        return runtime.Launch(_map_row, (tokens,), (*args, tile), options)
+    if kernel == "two rows":
+        return runtime.Launch(_map_two_rows, (-(-tokens // 2),), (*args, tile), options)
+    grid = (tokens, -(-width // tile) + 1)
+    whole = runtime.power_of_2(width)
+    return runtime.Launch(_map_part_of_row, grid, (*args, tile, whole), options)
 
 
 def reachable_blocks(block_table, block_size) -> int:

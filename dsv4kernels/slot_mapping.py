@@ -230,6 +230,8 @@ def plan_dcp(
 ):
     """Like `plan`, for `compute_dcp_global_topk_indices_and_lens`."""
     checks.at_least("dcp_world_size", dcp_world_size, 1)
+    if dcp_world_size > checks.INT32_MAX:
+        raise ValueError(f"dcp_world_size must be an int32, got {dcp_world_size}")
     checks.at_least("dcp_rank", dcp_rank, 0)
     if dcp_rank >= dcp_world_size:
         raise ValueError(f"dcp_rank must be below dcp_world_size {dcp_world_size}, got {dcp_rank}")
@@ -269,6 +271,8 @@ def _check(topk_indices, token_to_req_indices, block_table, block_size, is_valid
         )
     checks.matrix("block_table", block_table, (None, None), topk_indices)
     checks.at_least("block_size", block_size, 1)
+    if block_size > checks.INT32_MAX:
+        raise ValueError(f"block_size must be an int32, as slots are, got {block_size}")
     checks.vector("is_valid_token", is_valid_token, torch.bool, tokens, topk_indices)
     return checks.output(out, tokens, width, topk_indices)
 

@@ -4,11 +4,14 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from . import presets
-from .presets import C128A, FLASH_C4A, PRESETS, Batch
+from . import presets, steps
+from .presets import C128A, FLASH_C4A, PRESETS, PRO_C4A, Batch
 
 SLOT_MAPPING = ("runtime", "constexpr", "own")
 COMBINE = ("workers=128", "workers=256", "own")
+# Tiles of the own combine to hold beside its rule's: rows, columns, warps.
+TILES = ((1, 1024, 1), (1, 1024, 2), (2, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4))
+TILES += ((4, 512, 2), (8, 512, 4), (4, 128, 1), (16, 128, 2))
 DEVICE = (("graph", "warm"), ("graph", "cold"))  # what a shape is measured under, unless told
 WARM = (("graph", "warm"), ("event", "warm"), ("host", "warm"))
 EVERY = (*WARM, ("graph", "cold"))
@@ -110,6 +113,40 @@ def _grid() -> Iterator[Case]:
         yield Case("grid", "combine", mix, make, COMBINE, DEVICE[:1])
 
 
+def _steps() -> Iterator[Case]:
+    variants = ("workers=128", "workers=256", *steps.STEPS, "own")
+    for requests, each in ((1, 1024), (1, 4096), (1, 8192), (1, 16_384), (64, 128)):
+        make = requests_of(requests, requests * each)
+        yield Case("steps", "combine", mix_of(requests, each), make, variants)
+
+
+def _rule() -> Iterator[Case]:
+    tiles = [f"tile={rows}x{columns}/{warps}" for rows, columns, warps in TILES]
+    for preset, requests, each in (
+        (FLASH_C4A, 1, 1024),
+        (FLASH_C4A, 1, 4096),
+        (FLASH_C4A, 1, 16_384),
+        (FLASH_C4A, 64, 128),
+        (PRO_C4A, 1, 4096),
+        (C128A, 1, 1024),
+    ):
+        make = requests_of(requests, requests * each, preset)
+        variants = ("workers=128", *tiles, "own")
+        yield Case("rule", "combine", mix_of(requests, each), make, variants, DEVICE[:1])
+    for preset, tokens in itertools.product((FLASH_C4A, PRO_C4A), (1, 64, 256, 512, 2048, 8192)):
+        tile = preset.row_width
+        names = [f"{name}={tile}/{warps}" for name in ("row", "two rows") for warps in (2, 4, 8)]
+        variants = ("runtime", *names, "own")
+        make = mapping_of(preset, tokens)
+        yield Case("rule", "slot_mapping", "one request", make, variants, DEVICE[:1])
+    parts = [f"parts={tile}/{warps}" for tile, warps in ((1024, 4), (2048, 8), (4096, 8))]
+    rows = [f"row={tile}/{warps}" for tile, warps in ((1024, 4), (4096, 8), (4096, 16), (8192, 16))]
+    for tokens in (1, 8, 32, 64, 128, 256, 512, 2048):
+        variants = ("runtime", *parts, *rows, "own")
+        make = mapping_of(C128A, tokens)
+        yield Case("rule", "slot_mapping", "one request", make, variants, DEVICE[:1])
+
+
 def _host() -> Iterator[Case]:
     own = ("own", "own, prepared", "own, plan only")
     protocols = (("host", "warm"),)
@@ -130,6 +167,8 @@ SUITES: dict[str, Callable[[], Iterator[Case]]] = {
     "tokens": _tokens,
     "wide": _wide,
     "grid": _grid,
+    "steps": _steps,
+    "rule": _rule,
     "host": _host,
 }
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from . import combine, reference, runtime, slot_mapping
+from . import combine, own_combine, own_mapping, reference, runtime, slot_mapping, steps
 from .parameters import LessonError, closest
 from .presets import Batch
 
@@ -50,18 +50,53 @@ def expected(kernel: str, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 def caller(kernel: str, variant: str) -> Callable[..., tuple]:
     """The function that runs a variant; call it with a batch's arguments and `out=`.
 
+    Beside those of `slot_mapping.VARIANTS` and combine's `own` and `workers=256`: the `steps`; and
+    the project's own kernel in another shape than its rule's, as `tile=2x1024/2` (rows, columns,
+    warps) for combine, and `row=1024/8`, `two rows=512/4` or `parts=2048/8` (columns, warps) for
+    slot mapping.
+
     A candidate without an argument `out` allocates its outputs in every call, measured or not.
     """
     if variant in _registered[kernel]:
         return _with_out(load(variant))
-    if kernel == "slot_mapping":
-        mapped = slot_mapping.compute_global_topk_indices_and_lens
-        return lambda *args, out=None: mapped(*args, variant=variant, out=out)
+    name, _, shape = variant.partition("=")
     if kernel == "dcp":
         return slot_mapping.compute_dcp_global_topk_indices_and_lens
-    workers = None if variant == "own" else int(variant.removeprefix("workers="))
+    if kernel == "slot_mapping" and not shape:
+        mapped = slot_mapping.compute_global_topk_indices_and_lens
+        return lambda *args, out=None: mapped(*args, variant=name, out=out)
+    if kernel == "slot_mapping":
+        choice = own_mapping.Choice(name, *map(int, shape.split("/")))
+        own, planned = own_mapping.slot_mapping, slot_mapping.plan
+        return _launching(planned, lambda outputs, *args: own(outputs, *args, choice))
+    if name in steps.STEPS:
+        return lambda *args, out=None: _run(*steps.plan(name, *args, out=out))
+    if name == "tile":
+        tile = own_combine.Tile(*map(int, shape.replace("x", "/").split("/")))
+        own, planned = own_combine.combine, combine.plan
+        return _launching(planned, lambda outputs, *args: own(outputs, *args, tile))
+    workers = None if name == "own" else int(shape)
     combined = combine.combine_topk_swa_indices
     return lambda *args, out=None: combined(*args, num_workers=workers, out=out)
+
+
+def _launching(plan, make):
+    """A call that runs another launch than the rule's on the outputs that `plan` gives."""
+
+    def call(*args, out=None):
+        outputs, launch = plan(*args, out=out)
+        return _run(outputs, None if launch is None else make(outputs, *args))
+
+    return call
+
+
+def _run(outputs, launch):
+    if launch is None:  # no token or no request
+        outputs[0].fill_(-1)
+        outputs[1].zero_()
+    else:
+        launch.run()
+    return outputs
 
 
 def register(kernel: str, specification: str) -> None:

@@ -46,10 +46,16 @@ def test_the_own_kernels_pass_every_trial_and_are_safe(kernel):
     [
         ("slot_mapping", "runtime"),
         ("slot_mapping", "constexpr"),
+        ("slot_mapping", "row=128/1"),
+        ("slot_mapping", "two rows=128/1"),
         ("combine", "workers=3"),
+        ("combine", "one pass"),
+        ("combine", "by rows"),
+        ("combine", "by columns"),
+        ("combine", "tile=8x128/1"),
     ],
 )
-def test_the_published_kernels_pass_every_trial_within_the_definition(kernel, variant):
+def test_other_variants_pass_every_trial_within_the_definition(kernel, variant):
     function = variants.caller(kernel, variant)
     for each in trials.of(kernel):
         if each.group != "safety":

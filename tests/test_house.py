@@ -21,7 +21,7 @@ FLOW = [
     {"reference", "own_mapping", "own_dcp", "own_combine"},
     {"slot_mapping", "combine"},
     {"__init__"},
-    {"traffic", "trace", "occupancy", "graphs", "variants", "trials", "differences"},
+    {"traffic", "trace", "occupancy", "graphs", "steps", "variants", "trials", "differences"},
     {"jit", "listing", "codegen", "timing", "records", "suites"},
     {"bench", "candidates", "counters", "limits", "sources"},
     {"plots.__init__"},

@@ -10,7 +10,7 @@ import torch
 from conftest import POISON, assert_same, far_apart, int32, poisoned
 from test_reference import assert_case
 
-from dsv4kernels import own_mapping, presets, reference, slot_mapping
+from dsv4kernels import codegen, own_mapping, presets, reference, slot_mapping
 from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A, SWA_ONLY
 from dsv4kernels.trace import OUTSIDE, trace
 
@@ -381,3 +381,55 @@ def test_dcp_ranks_share_out_the_whole_map():
     *args, world, _, interleave = batch.dcp_args(4, 0, 2)
     counts = sum(dcp_mapped(*args, world, rank, interleave)[1] for rank in range(world))
     assert torch.equal(counts, (batch.topk_indices >= 0).sum(1).int())
+
+
+@pytest.mark.parametrize(
+    ("block_size", "world", "rank", "interleave"),
+    [
+        (1 << 30, 8, 0, 1 << 20),
+        (1 << 30, 8, 1, 1 << 20),
+        (64, 2**31 - 1, 5, 1),
+        (2**31 - 2, 2**31 - 1, 0, 2),
+    ],
+)
+def test_dcp_blocks_longer_than_any_position(block_size, world, rank, interleave):
+    arguments = (
+        torch.tensor([[0, 5, 2**31 - 1, -1, 7, 1 << 20]], dtype=torch.int32),
+        torch.zeros(1, dtype=torch.int32),
+        torch.tensor([[0, 3]], dtype=torch.int32),
+        block_size,
+        torch.ones(1, dtype=torch.bool),
+        world,
+        rank,
+        interleave,
+    )
+    outputs, launch = slot_mapping.plan_dcp(*arguments)
+    assert codegen.compile(launch, "sm_120").registers > 0
+    launch.run()
+    expected = reference.compute_dcp_global_topk_indices_and_lens(*arguments)
+    assert all(map(torch.equal, outputs, expected))
+
+
+@pytest.mark.parametrize("width", [own_mapping.WIDEST_COUNTED, (1 << 20) + 3])
+def test_rows_wider_than_any_model_has(width):
+    arguments = (
+        torch.randint(-1, 128, (2, width), dtype=torch.int32, generator=torch.manual_seed(0)),
+        torch.zeros(2, dtype=torch.int32),
+        torch.tensor([[4, 9]], dtype=torch.int32),
+        64,
+        torch.ones(2, dtype=torch.bool),
+    )
+    outputs, launch = slot_mapping.plan(*arguments)
+    assert codegen.compile(launch, "sm_120").registers > 0
+    launch.run()
+    expected = reference.compute_global_topk_indices_and_lens(*arguments)
+    assert all(map(torch.equal, outputs, expected))
+
+
+def test_sizes_that_no_int32_holds_are_named():
+    batch = presets.decode(presets.FLASH_C4A, 2, 512, device="cpu")
+    wide = (*batch.slot_mapping_args()[:3], 2**31, batch.is_valid_token)
+    with pytest.raises(ValueError, match="block_size must be an int32, as slots are, got 2147"):
+        slot_mapping.compute_global_topk_indices_and_lens(*wide)
+    with pytest.raises(ValueError, match="dcp_world_size must be an int32, got 2147483648"):
+        slot_mapping.compute_dcp_global_topk_indices_and_lens(*batch.dcp_args(2**31, 0))
