@@ -47,7 +47,6 @@ def test_the_own_kernels_pass_every_trial_and_are_safe(kernel):
         ("slot_mapping", "runtime"),
         ("slot_mapping", "constexpr"),
         ("slot_mapping", "row=128/1"),
-        ("slot_mapping", "two rows=128/1"),
         ("combine", "workers=3"),
         ("combine", "one pass"),
         ("combine", "by rows"),
