@@ -6,6 +6,7 @@ of likely values, so that reading beside a tensor shows. A candidate runs in a p
 wrong address can end a process, or make a GPU useless to it.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -113,10 +114,12 @@ def _child(connection, specification, kernel, device, *numbers):
     """Say whether the candidate can be loaded, then the fault of each trial."""
     # New tensors are filled, so that an output that is never written is seen every time.
     torch.use_deterministic_algorithms(True, warn_only=True)
+    interpreting = runtime.interpreting() if device == "cpu" else contextlib.nullcontext()
     try:
-        if ":" in specification:
-            variants.register(kernel, specification)
-        function = variants.caller(kernel, specification)
+        with interpreting:  # its kernels are then defined for the interpreter
+            if ":" in specification:
+                variants.register(kernel, specification)
+            function = variants.caller(kernel, specification)
     except (LessonError, ValueError) as error:
         connection.send(str(error))
         return
