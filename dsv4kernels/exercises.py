@@ -10,10 +10,13 @@ import html
 import inspect
 import textwrap
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from . import codegen, parameters, plots, runtime
 from .plots import exercises, workers
@@ -41,14 +44,14 @@ class Verdict:
         status: `NOT_YET`, `RIGHT` or `NOT_RIGHT`.
         words: what was found, in a sentence or two.
         hint: what to think of, where the mistake is a typical one.
-        picture: a matplotlib Figure; of the first wrong row where one is wrong.
+        picture: draws a matplotlib Figure; of the first wrong row where one is wrong.
         table: counts that belong to the answer.
     """
 
     status: str
     words: str
     hint: str = ""
-    picture: Any = None
+    picture: Callable[[], Figure] | None = None
     table: pd.DataFrame | None = None
 
     def __str__(self):
@@ -66,7 +69,7 @@ class Verdict:
         if self.table is not None:
             display(self.table)
         if self.picture is not None:
-            plots.show(self.picture, alt=self.words)
+            plots.show(self.picture(), alt=self.words)
 
 
 class Sheet:
@@ -150,7 +153,7 @@ def _judge(task, attempts):
     if mistake is not None:
         hint = mistake.hint
     status = NOT_YET if mistake is not None and mistake.given else NOT_RIGHT
-    return Verdict(status, ". ".join(filter(None, (words, conduct))), hint, picture)
+    return Verdict(status, "; ".join(filter(None, (words, conduct))), hint, picture)
 
 
 def first_difference(got, expected, rows=()) -> str | None:
@@ -172,7 +175,7 @@ def first_difference(got, expected, rows=()) -> str | None:
     many, unit = int(wrong.reshape(len(wrong), -1).any(1).sum()), "rows" if column else "elements"
     return (
         f"{where}: {told}, expected {int(expected[row, *column])} "
-        f"({many} of {len(wrong)} {unit} wrong)"
+        f"({many} of {len(wrong)} {unit} are wrong)"
     )
 
 
@@ -183,12 +186,12 @@ def _difference(attempt: Attempt):
         words = first_difference(attempt.got[name], expected, case.rows)
         if words:
             picture = _picture(name, attempt.got[name], expected, attempt.wrong(name), case.rows)
-            return f"{name} of {case.words}, {words}", picture
+            return f"`{name}`, {words}, in the batch with {case.words}", picture
     return None
 
 
 def _picture(name, got, expected, wrong, rows):
-    """The first wrong row of an output, or of a vector the part about its first wrong element."""
+    """Draws the first wrong row of an output, or of a vector what is about its first wrong one."""
     title, across = f"{name}: an element for each row", "row"
     if got.ndim == 2:
         row = int(wrong.any(1).nonzero()[0])
@@ -196,7 +199,7 @@ def _picture(name, got, expected, wrong, rows):
         title, across = f"{name}, {rows[row] if rows else f'row {row}'}", "column"
     words = {POISON: "?", ANY: "any"}
     strips = [[words.get(value, value) for value in strip.tolist()] for strip in (got, expected)]
-    return exercises.wrong_row(*strips, wrong.numpy(), title, across)
+    return partial(exercises.wrong_row, *strips, wrong.numpy(), title, across)
 
 
 def _conduct(task, attempt: Attempt):
@@ -205,8 +208,8 @@ def _conduct(task, attempt: Attempt):
     if len(outside):
         program, op = outside.iloc[0][["program", "op"]]
         return (
-            f"Program {program} of {case.words} {op}s outside every tensor "
-            f"({len(outside)} such accesses in all; none was carried out)",
+            f"With {case.words}, program {program} {op}s outside every tensor: "
+            f"{len(outside)} such accesses in all, none carried out",
             "On a GPU such an access reads or destroys other data, or ends the process: mask it.",
         )
     stores = attempt.accesses[attempt.accesses["op"] == "store"]
@@ -243,7 +246,7 @@ def _unaligned(stores):
 def _compiled(kernel, cases, target):
     """What the compiler, and the GPU if there is one, say about a kernel that is right so far."""
     try:
-        codegen.compile(cases[0].launch(kernel)[0], target)
+        compiled = codegen.compile(cases[0].launch(kernel)[0], target)
     except Exception as error:
         return Verdict(
             NOT_RIGHT,
@@ -251,7 +254,11 @@ def _compiled(kernel, cases, target):
             f"{_sentence(error)}",
             "The interpreter runs any Python; the compiler knows Triton's own language only.",
         )
-    words = f"{len(cases)} batches as the reference has them, and compiled for {target}"
+    stores = codegen.report(compiled)["store_bits"]
+    words = (
+        f"{len(cases)} batches as the reference has them; compiled for {target}, where the stores "
+        f"of a thread are {stores} (bits x instructions)"
+    )
     if runtime.has_gpu():
         for case in cases:
             launch, outputs = case.launch(kernel, "cuda")
@@ -261,7 +268,7 @@ def _compiled(kernel, cases, target):
             if wrong:
                 return Verdict(NOT_RIGHT, f"right in the interpreter, on the GPU not: {wrong[0]}",
                                picture=wrong[1])  # fmt: skip
-        words += ", and run on this GPU"
+        words += "; run on this GPU too"
     return Verdict(RIGHT, words)
 
 
@@ -293,7 +300,8 @@ def check_launch(answer: dict, query_lens, most_rows: int, slots: int, gpu: str)
         return Verdict(NOT_RIGHT, f"every answer must be a number: {_sentence(error)}")
     if wrong:
         return Verdict(NOT_RIGHT, *wrong)
-    picture = workers.waves({"this mix": query_lens}, [answer["workers"]], slots, gpu)
+    mix = {"this mix": query_lens}
+    picture = partial(workers.waves, mix, [answer["workers"]], slots, gpu)
     waves = answer["waves"]
     words = f"the launch takes {waves} wave{'s' if waves != 1 else ''}"
     return Verdict(RIGHT, words, picture=picture)

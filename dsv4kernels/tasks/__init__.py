@@ -30,6 +30,7 @@ class Case(NamedTuple):
         programs: on the only axis of the grid.
         rows: what each row of the outputs is, for a sentence; empty where its number says it.
         batch: what the values were drawn from.
+        warps: of a program, on a GPU.
     """
 
     words: str
@@ -38,6 +39,7 @@ class Case(NamedTuple):
     programs: int
     rows: Sequence[str] = ()
     batch: Any = None
+    warps: int = 4
 
     def launch(self, kernel, device="cpu") -> tuple[runtime.Launch, dict[str, torch.Tensor]]:
         """The launch on a device, and its outputs.
@@ -54,7 +56,8 @@ class Case(NamedTuple):
         values = {name: _to(value, device) for name, value in self.values.items()}
         args = tuple(values[name] for name in kernel.arg_names)
         outputs = {name: values[name] for name in self.expected}
-        return runtime.Launch(kernel, (self.programs,), args), outputs
+        options = {"num_warps": self.warps}
+        return runtime.Launch(kernel, (self.programs,), args, options), outputs
 
 
 class Attempt(NamedTuple):
@@ -126,11 +129,11 @@ def poisoned(tokens, width=None, stride=None):
 
 
 def row_words(batch: presets.Batch) -> list[str]:
-    """The token and request of each row, in words."""
+    """Each row and its request, in words."""
     requests, valid = batch.token_to_req_indices.tolist(), batch.is_valid_token.tolist()
     return [
-        f"token {token}, request {request}" if real else f"token {token}, a row of no request"
-        for token, (request, real) in enumerate(zip(requests, valid, strict=True))
+        f"row {row} " + (f"of request {request}" if real else "(of no request)")
+        for row, (request, real) in enumerate(zip(requests, valid, strict=True))
     ]
 
 

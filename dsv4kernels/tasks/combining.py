@@ -161,12 +161,12 @@ REQUEST = Task(
 def _combine_cases(seed):
     small = SMALL.replace(row_width=7)
     batches = {
-        "two requests after a context": (small, [3, 4], [40, 21], {}),
-        "a fresh request": (small, [14], [14], {}),
+        "two requests after a context": (small, [2, 3], [40, 21], {}),
+        "a fresh request": (small, [9], [9], {}),
         "requests without tokens among others": (small, [0, 3, 0, 2], [9, 30, 0, 17], {}),
         "a query_start_loc that begins at 7": (small, [3, 2], [30, 8], {"first_query_start": 7}),
         "two rows that belong to no request": (small, [2, 1], [30, 8], {"padding": 2}),
-        "a warm-up, seq_len below query_len": (small, [9], [6], {}),
+        "a warm-up, seq_len below query_len": (small, [5], [3], {}),
         "a layer with topk = 0": (
             small.replace(topk=0, compress_ratio=0), [3, 2], [30, 8], {}
         ),
@@ -176,7 +176,7 @@ def _combine_cases(seed):
                               device="cpu", **options)  # fmt: skip
         expected = reference.combine_topk_swa_indices(*batch.combine_args())
         width = expected[0].shape[1]
-        indices, lens = poisoned(batch.tokens, width, width + 12), poisoned(batch.tokens)
+        indices, lens = poisoned(batch.tokens, width, width + 16), poisoned(batch.tokens)
         values = {
             "indices": indices,
             "lens": lens,
@@ -197,7 +197,8 @@ def _combine_cases(seed):
             "TILE": width,
         }
         expected = dict(zip(("indices", "lens"), expected, strict=True))
-        yield Case(words, values, expected, batch.tokens, row_words(batch), batch)
+        # One warp: each of its 32 threads has four of the 128 columns.
+        yield Case(words, values, expected, batch.tokens, row_words(batch), batch, warps=1)
 
 
 # The definition in pieces, so that a mistake is one piece changed; `first` is M * request and
@@ -214,11 +215,12 @@ _PIECES = {
 
 
 def _combined(case, **changed):
-    """The outputs with pieces of the definition changed; rows of no request as they should be."""
+    """The outputs with pieces of the definition changed."""
     pieces, batch, values = _PIECES | changed, case.batch, case.values
     topk, ratio = values["topk"], values["compress_ratio"]
     start = batch.query_start_loc - batch.query_start_loc[0]
-    indices, lens = case.expected["indices"].clone(), case.expected["lens"].clone()
+    indices = torch.full_like(case.expected["indices"], pieces["tail"]())
+    lens = torch.zeros_like(case.expected["lens"])
     for token in torch.nonzero(batch.is_valid_token).flatten().tolist():
         request = int(batch.token_to_req_indices[token])
         seq_len, first = int(batch.seq_lens[request]), batch.M * request
@@ -228,7 +230,6 @@ def _combined(case, **changed):
         gathered_from = seq_len - int(batch.gather_lens[request])
         window = pieces["window"](first, batch.N, seen - swa_len, gathered_from)
         column = pieces["column"](topk_len, topk)
-        indices[token] = pieces["tail"]()
         keys = batch.topk_indices[token, :topk_len]
         indices[token, : len(keys)] = pieces["key"](keys, first)
         indices[token, column : column + swa_len] = torch.arange(window, window + swa_len)

@@ -77,13 +77,13 @@ MASK = Task(
 
 
 def _stale_cases(seed):
-    kinds = {"far outside the block table": [presets.STALE_REQUEST] * 3, "below 0": [-7] * 3,
-             "of a real request": [0, 1, 0]}  # fmt: skip
+    kinds = {"far too large": [presets.STALE_REQUEST] * 3, "below 0": [-7] * 3,
+             "that of a real request": [0, 1, 0]}  # fmt: skip
     for kind, stale in kinds.items():
         batch = presets.decode(SMALL, 2, 90, holes=0.2, padding=3, row_stride=TILE + 5,
                                seed=seed, device="cpu")  # fmt: skip
         batch.token_to_req_indices[-3:] = torch.tensor(stale, dtype=torch.int32)
-        yield _mapping(f"two tokens and three padding rows with a stale index {kind}", batch)
+        yield _mapping(f"padding rows whose stale index is {kind}", batch)
 
 
 def _entries(case):

@@ -73,7 +73,7 @@ def judge_launch(answer: dict, query_lens, most_rows: int, slots: int) -> tuple[
 
     Args:
         answer: the four numbers by name.
-        query_lens: rows of each request.
+        query_lens: rows of each request, none without.
         most_rows: rows that a program may write one after the other.
         slots: programs that the GPU holds at once.
     """
@@ -81,7 +81,6 @@ def judge_launch(answer: dict, query_lens, most_rows: int, slots: int) -> tuple[
     longest, workers = int(lens.max()), math.ceil(lens.max() / most_rows)
     launch = occupancy.shape(query_lens, workers, slots)
     busy = launch["programs"] - launch["idle"]
-    empty = int((lens == 0).sum())
     mistakes = {
         "workers": {
             longest // most_rows: "Round up: the rows that are left over need a worker too.",
@@ -94,10 +93,7 @@ def judge_launch(answer: dict, query_lens, most_rows: int, slots: int) -> tuple[
             workers: "The grid is (requests, workers): every request gets that many.",
             busy: "A program without a row is launched all the same: it is in the grid.",
         },
-        "idle": {
-            0: "A request with fewer rows than workers leaves the others without one.",
-            launch["idle"] - empty * workers: "A request without rows has its workers too.",
-        },
+        "idle": {0: "A request with fewer rows than workers leaves the others without one."},
         "waves": {
             launch["programs"] // slots: "Round up: what does not fill a wave still takes one.",
             math.ceil(busy / slots): "Programs without a row take a slot as well, if only for a "
