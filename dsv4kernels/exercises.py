@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from . import codegen, parameters, plots, runtime
 from .plots import exercises, workers
-from .tasks import ANY, POISON, Attempt, Task, attempt, combining, mapping, predictions
+from .tasks import ANY, UNWRITTEN, Attempt, Task, attempt, combining, mapping, predictions
 
 NOT_YET, RIGHT, NOT_RIGHT = "not yet", "right", "not right"
 KERNELS: dict[str, Task] = {
@@ -139,21 +139,21 @@ def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict
         return Verdict(NOT_RIGHT, _stopped(error, kernel))
     verdict = _judge(task, attempts)
     if verdict is None:
-        verdict = _compiled(kernel, [a.case for a in attempts], target)
+        verdict = _compiled(task, kernel, [a.case for a in attempts], target)
     return verdict
 
 
 def _judge(task, attempts):
     """The verdict on what a kernel did in the interpreter; None where all is right."""
-    words, picture = next(filter(None, (_difference(a) for a in attempts)), (None, None))
-    conduct, hint = next(filter(None, (_conduct(task, a) for a in attempts)), (None, ""))
-    if words is None and conduct is None:
+    words, picture = next(filter(None, map(_difference, attempts)), ("", None))
+    conduct, hint = next(filter(None, (_conduct(task, a) for a in attempts)), ("", ""))
+    if not words and not conduct:
         return None
     mistake = next((m for m in task.mistakes if m.seen(attempts)), None)
     if mistake is not None:
         hint = mistake.hint
     status = NOT_YET if mistake is not None and mistake.given else NOT_RIGHT
-    return Verdict(status, "; ".join(filter(None, (words, conduct))), hint, picture)
+    return Verdict(status, ". ".join(filter(None, (words, conduct))), hint, picture)
 
 
 def first_difference(got, expected, rows=()) -> str | None:
@@ -171,7 +171,7 @@ def first_difference(got, expected, rows=()) -> str | None:
     where = rows[row] if rows else f"row {row}"
     where += "".join(f", column {number}" for number in column)
     value = int(got[row, *column])
-    told = "nothing was written" if value == POISON else f"got {value}"
+    told = "nothing was written" if value == UNWRITTEN else f"got {value}"
     many, unit = int(wrong.reshape(len(wrong), -1).any(1).sum()), "rows" if column else "elements"
     return (
         f"{where}: {told}, expected {int(expected[row, *column])} "
@@ -192,12 +192,12 @@ def _difference(attempt: Attempt):
 
 def _picture(name, got, expected, wrong, rows):
     """Draws the first wrong row of an output, or of a vector what is about its first wrong one."""
-    title, across = f"{name}: an element for each row", "row"
+    title, across = f"{name}, one for each row", "row"
     if got.ndim == 2:
         row = int(wrong.any(1).nonzero()[0])
         got, expected, wrong = got[row], expected[row], wrong[row]
         title, across = f"{name}, {rows[row] if rows else f'row {row}'}", "column"
-    words = {POISON: "?", ANY: "any"}
+    words = {UNWRITTEN: "?", ANY: "any"}
     strips = [[words.get(value, value) for value in strip.tolist()] for strip in (got, expected)]
     return partial(exercises.wrong_row, *strips, wrong.numpy(), title, across)
 
@@ -208,8 +208,8 @@ def _conduct(task, attempt: Attempt):
     if len(outside):
         program, op = outside.iloc[0][["program", "op"]]
         return (
-            f"With {case.words}, program {program} {op}s outside every tensor: "
-            f"{len(outside)} such accesses in all, none carried out",
+            f"Outside every tensor: program {program} {op}s there, with {case.words} "
+            f"({len(outside)} such accesses in this batch, none carried out)",
             "On a GPU such an access reads or destroys other data, or ends the process: mask it.",
         )
     stores = attempt.accesses[attempt.accesses["op"] == "store"]
@@ -243,7 +243,7 @@ def _unaligned(stores):
     return None
 
 
-def _compiled(kernel, cases, target):
+def _compiled(task, kernel, cases, target):
     """What the compiler, and the GPU if there is one, say about a kernel that is right so far."""
     try:
         compiled = codegen.compile(cases[0].launch(kernel)[0], target)
@@ -254,11 +254,10 @@ def _compiled(kernel, cases, target):
             f"{_sentence(error)}",
             "The interpreter runs any Python; the compiler knows Triton's own language only.",
         )
-    stores = codegen.report(compiled)["store_bits"]
-    words = (
-        f"{len(cases)} batches as the reference has them; compiled for {target}, where the stores "
-        f"of a thread are {stores} (bits x instructions)"
-    )
+    words = f"{len(cases)} batches as the reference has them; compiled for {target}"
+    if task.tells_stores:
+        stores = codegen.report(compiled)["store_bits"]
+        words += f", where the stores of a thread are {stores} (bits x instructions)"
     if runtime.has_gpu():
         for case in cases:
             launch, outputs = case.launch(kernel, "cuda")

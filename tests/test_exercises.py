@@ -7,17 +7,22 @@ import nbformat
 import pytest
 import torch
 import triton.language as tl
-from wrong_answers import FOLDS, KERNELS, LAUNCHES
+from wrong_answers import COUNTED, FOLDS, KERNELS, LAUNCHES, OWNER
 
-from dsv4kernels import codegen, exercises, runtime
+from dsv4kernels import codegen, exercises, lessons, runtime
 from dsv4kernels.exercises import NOT_RIGHT, NOT_YET, RIGHT
 from dsv4kernels.lessons import NOTEBOOKS
+from dsv4kernels.tasks import Case
 
 LESSON, SOLVED = (NOTEBOOKS / place / "07_exercises.ipynb" for place in (".", "solutions"))
 ANSWERS = dict(zip(exercises.NAMES, ["mask-answer", "stale-answer", "count-answer", "fold-answer",
     "launch-answer", "tail-answer", "request-answer", "owner-answer", "combine-answer",
     "aligned-answer"], strict=True))  # fmt: skip
 TARGET = "sm_120"
+INPUT = "tl.store(token_to_req_indices + token, 0)"
+IN_TWO_PARTS = """row = indices + token * indices_stride
+        tl.store(row + column, first_row + column, mask=column < window_len)
+        value, stored = -1, (column >= window_len) & (column < width)"""
 numbers = itertools.count()
 
 
@@ -58,6 +63,10 @@ def check(name, kernel):
     return exercises.check_kernel(exercises.KERNELS[name], kernel, TARGET)
 
 
+def edited(name, old, new):
+    return check(name, answer(name, old, new))
+
+
 # The notebooks
 
 
@@ -80,6 +89,12 @@ def test_every_solution_is_right(capsys):
     assert "128 x" not in sheet.found["combine"].words
 
 
+def test_solutions_are_no_lessons_but_can_be_run_like_them():
+    assert LESSON.stem in lessons.read_all()
+    assert list(lessons.read_all(SOLVED.parent)) == [SOLVED.stem]
+    assert lessons.read_profile("quick", SOLVED.parent) == {}
+
+
 def test_the_solved_lesson_is_the_lesson_but_for_the_answers():
     lesson, solved = cells(LESSON), cells(SOLVED)
     assert [cell.id for cell in lesson] == [cell.id for cell in solved]
@@ -88,6 +103,8 @@ def test_the_solved_lesson_is_the_lesson_but_for_the_answers():
         assert tags == done.metadata.get("tags", [])
         if "answer" in tags:
             assert given.id in ANSWERS.values() and given.source != done.source
+        elif given.id == "title":  # links from another folder
+            assert given.source.split("\n")[0] in done.source
         elif "parameters" in tags:
             assert given.source.replace("require_all = False", "require_all = True") == done.source
         else:
@@ -139,14 +156,22 @@ def test_a_wrong_number_gets_its_hint(change, hint):
     assert f"{next(iter(change))} = {next(iter(change.values()))}" in verdict.words
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("mask", "column < width", "(column >= 0) & (column - width < 0)"),
+        ("stale index", "+ token).to(tl.int64)", "+ token, mask=valid, other=0).to(tl.int64)"),
+        ("count", COUNTED, "tl.sum(tl.where(position >= 0, 1, 0)) * valid"),
+        ("tail", "tl.store(", f"{IN_TWO_PARTS}\n        tl.store("),
+        ("owner", OWNER, "position // interleave - position // interleave // ranks * ranks"),
+    ],
+)
+def test_there_are_other_ways_to_be_right(name, old, new):
+    verdict = edited(name, old, new)
+    assert (verdict.status, verdict.hint) == (RIGHT, ""), verdict
+
+
 # Answers that are no answer, and kernels that stop
-
-
-INPUT = "tl.store(token_to_req_indices + token, 0)"
-
-
-def edited(name, old, new):
-    return check(name, answer(name, old, new))
 
 
 def test_an_exception_is_a_sentence_with_its_line_and_the_next_kernel_runs():
@@ -161,16 +186,18 @@ def test_an_exception_is_a_sentence_with_its_line_and_the_next_kernel_runs():
 def test_accesses_far_outside_are_survived_and_told():
     verdict = edited("mask", "tl.load(topk_indices + ", "tl.load(topk_indices - (1 << 40) + ")
     assert verdict.status == NOT_RIGHT
-    assert "program 0 loads outside every tensor: 15 such accesses" in verdict.words
+    assert "program 0 loads there, with three requests, rows of 5 columns (15 such" in verdict.words
     verdict = edited("mask", "slots + token", "slots - (1 << 40) + token")
     assert "nothing was written, expected" in verdict.words
-    assert "program 0 stores outside every tensor: 15 such accesses" in verdict.words
+    assert (
+        "program 0 stores there, with three requests, rows of 5 columns (15 such" in verdict.words
+    )
     assert "mask it" in verdict.hint
 
 
 def test_right_values_do_not_excuse_an_access_outside():
     verdict = edited("mask", "column < width", "column <= width")
-    assert verdict.words.startswith("With three requests, rows of 5 columns, program 0 loads")
+    assert verdict.words.startswith("Outside every tensor: program 0 loads there, with three")
     assert verdict.picture is None
 
 
@@ -225,11 +252,13 @@ def test_an_exercise_that_there_is_not():
 
 
 def test_the_first_difference_in_words():
-    got = torch.tensor([[1, 2], [7, exercises.POISON]])
+    got = torch.tensor([[1, 2], [7, exercises.UNWRITTEN]])
     assert exercises.first_difference(got, got) is None
     words = exercises.first_difference(got, torch.tensor([[1, 2], [7, 4]]), ["a", "b"])
     assert words == "b, column 1: nothing was written, expected 4 (1 of 2 rows are wrong)"
-    assert exercises.first_difference(got, torch.tensor([[exercises.ANY, 2], [7, 777777]])) is None
+    assert (
+        exercises.first_difference(got, torch.tensor([[exercises.ANY, 2], [7, 2**31 - 1]])) is None
+    )
     words = exercises.first_difference(torch.tensor([5, 6]), torch.tensor([5, 3]))
     assert words == "row 1: got 6, expected 3 (1 of 2 elements are wrong)"
 
@@ -266,6 +295,21 @@ def test_a_verdict_is_shown_in_a_page_and_as_text(monkeypatch):
     assert "<b>Not right:</b> <code>indices</code>, row 0" in words["text/html"]
     assert words["text/plain"].splitlines()[1].startswith("Hint: The window is one column")
     assert 'alt="`indices`, row 0 of request 0' in picture.data
+
+
+def test_what_is_right_here_can_be_wrong_on_a_gpu(monkeypatch):
+    kernels, launch = [answer("mask"), answer("mask", "column < width", "column < 3")], Case.launch
+    monkeypatch.setattr(runtime, "has_gpu", lambda: True)
+    for gpu_kernel, status in zip(kernels, (RIGHT, NOT_RIGHT), strict=True):
+
+        def pretended(case, kernel, device="cpu", gpu_kernel=gpu_kernel):
+            return launch(case, gpu_kernel if device == "cuda" else kernel, "cpu")
+
+        monkeypatch.setattr(Case, "launch", pretended)
+        verdict = check("mask", kernels[0])
+        assert verdict.status == status
+        words = "run on this GPU too" if status == RIGHT else "on the GPU not: `slots`, row 0"
+        assert words in verdict.words
 
 
 @pytest.mark.skipif(not runtime.has_gpu(), reason="needs a GPU")

@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 
 from .. import presets, runtime, trace
+from ..differences import UNWRITTEN
 
-POISON = 777_777  # what outputs hold before the launch
 ANY = -(2**31)  # an expected value that the definition leaves open
 
 SMALL = presets.FLASH_C4A.replace(name="small", topk=5, row_width=5, window_size=6, block_size=4)
@@ -101,11 +101,13 @@ class Task(NamedTuple):
         cases: draws the cases from a seed.
         mistakes: typical ones, the first that is seen is told.
         aligned: whether each store must begin at a multiple of four columns.
+        tells_stores: whether a right answer is told what its compiled stores are like.
     """
 
     cases: Callable[[int], list[Case]]
     mistakes: tuple[Mistake, ...] = ()
     aligned: bool = False
+    tells_stores: bool = False
 
 
 def attempt(kernel, case: Case) -> Attempt:
@@ -124,7 +126,7 @@ def _to(value, device):
 def poisoned(tokens, width=None, stride=None):
     """An output not written yet: int32 [tokens] or [tokens, width], its rows `stride` apart."""
     shape = (tokens,) if width is None else (tokens, stride or width)
-    buffer = torch.full(shape, POISON, dtype=torch.int32)
+    buffer = torch.full(shape, UNWRITTEN, dtype=torch.int32)
     return buffer if width is None else buffer[:, :width]
 
 

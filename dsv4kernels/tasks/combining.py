@@ -4,9 +4,9 @@ import torch
 
 from .. import presets, reference
 from . import (
-    POISON,
     SMALL,
     TILE,
+    UNWRITTEN,
     Case,
     Mistake,
     Task,
@@ -60,7 +60,7 @@ TAIL = Task(
         Mistake(
             "The tail is never written: the columns after the window must hold -1, so all columns "
             "of the row are stored, and only the value depends on the window.",
-            always(lambda case: _tail(case, beyond=POISON)),
+            always(lambda case: _tail(case, beyond=UNWRITTEN)),
         ),
         Mistake(
             "The window runs on to the end of the row. Choose the value by column: `tl.where` "
@@ -161,14 +161,14 @@ REQUEST = Task(
 def _combine_cases(seed):
     small = SMALL.replace(row_width=7)
     batches = {
-        "two requests after a context": (small, [2, 3], [40, 21], {}),
+        "two requests after a context": (small, [2, 2], [40, 21], {}),
         "a fresh request": (small, [9], [9], {}),
-        "requests without tokens among others": (small, [0, 3, 0, 2], [9, 30, 0, 17], {}),
-        "a query_start_loc that begins at 7": (small, [3, 2], [30, 8], {"first_query_start": 7}),
+        "requests without tokens among others": (small, [0, 2, 0, 1], [9, 30, 0, 17], {}),
+        "a query_start_loc that begins at 7": (small, [2, 1], [30, 8], {"first_query_start": 7}),
         "two rows that belong to no request": (small, [2, 1], [30, 8], {"padding": 2}),
         "a warm-up, seq_len below query_len": (small, [5], [3], {}),
         "a layer with topk = 0": (
-            small.replace(topk=0, compress_ratio=0), [3, 2], [30, 8], {}
+            small.replace(topk=0, compress_ratio=0), [2, 1], [30, 8], {}
         ),
     }  # fmt: skip
     for words, (preset, query_lens, seq_lens, options) in batches.items():
@@ -275,7 +275,7 @@ _COMBINE_MISTAKES = (
     ),
     _piece(
         "The tail is never written: columns after the window must hold -1.",
-        tail=lambda: POISON,
+        tail=lambda: UNWRITTEN,
     ),
     _piece(
         "The window is one row early: its last entry is the token itself, so it begins at "
@@ -335,5 +335,5 @@ _COMBINE_MISTAKES = (
     ),
 )
 
-COMBINE = Task(_combine_cases, _COMBINE_MISTAKES)
-ALIGNED = Task(_combine_cases, _COMBINE_MISTAKES, aligned=True)
+COMBINE = Task(_combine_cases, _COMBINE_MISTAKES, tells_stores=True)
+ALIGNED = Task(_combine_cases, _COMBINE_MISTAKES, tells_stores=True, aligned=True)

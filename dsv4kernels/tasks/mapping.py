@@ -5,9 +5,9 @@ import torch
 from .. import presets, reference, runtime
 from . import (
     ANY,
-    POISON,
     SMALL,
     TILE,
+    UNWRITTEN,
     Case,
     Mistake,
     Task,
@@ -68,7 +68,7 @@ MASK = Task(
             "One column too few: nothing is written to the last one. Columns 0 to `width - 1` are "
             "in the row.",
             lambda attempts: all(
-                (a.got["slots"][:, -1] == POISON).all() and not a.wrong("slots")[:, :-1].any()
+                (a.got["slots"][:, -1] == UNWRITTEN).all() and not a.wrong("slots")[:, :-1].any()
                 for a in attempts
             ),
         ),
@@ -124,11 +124,12 @@ STALE = Task(
         ),
         Mistake(
             "The wrong way round: `is_valid_token` is True where there is a token.",
-            lambda attempts: all(not a.got["lens"][a.case.batch.is_valid_token].any()
-                                 for a in attempts),
+            lambda attempts: all(
+                (a.case.batch.is_valid_token ^ (a.got["lens"] > 0)).all() for a in attempts
+            ),
         ),
     ),
-)  # fmt: skip
+)
 
 
 # Counting
