@@ -153,6 +153,7 @@ def _judge(task, attempts):
     if mistake is not None:
         hint = mistake.hint
     status = NOT_YET if mistake is not None and mistake.given else NOT_RIGHT
+    words = words or "the values are right, how they are reached is not"
     return Verdict(status, ". ".join(filter(None, (words, conduct))), hint, picture)
 
 
@@ -192,14 +193,16 @@ def _difference(attempt: Attempt):
 
 def _picture(name, got, expected, wrong, rows):
     """Draws the first wrong row of an output, or of a vector what is about its first wrong one."""
-    title, across = f"{name}, one for each row", "row"
+    what, across = name, rows[0].split()[0]
     if got.ndim == 2:
         row = int(wrong.any(1).nonzero()[0])
         got, expected, wrong = got[row], expected[row], wrong[row]
-        title, across = f"{name}, {rows[row] if rows else f'row {row}'}", "column"
+        what, across = f"{name}, {rows[row]}", "column"
     words = {UNWRITTEN: "?", ANY: "any"}
-    strips = [[words.get(value, value) for value in strip.tolist()] for strip in (got, expected)]
-    return partial(exercises.wrong_row, *strips, wrong.numpy(), title, across)
+    got, expected = ([words.get(v, v) for v in strip.tolist()] for strip in (got, expected))
+    first = int(wrong.nonzero()[0])
+    title = f"{what}: {got[first]} in {across} {first}, not {expected[first]}"
+    return partial(exercises.wrong_row, got, expected, wrong.numpy(), title, across)
 
 
 def _conduct(task, attempt: Attempt):
@@ -235,7 +238,7 @@ def _unaligned(stores):
     if len(off):
         (_, _, row), column = off.index[0], off.iloc[0]
         return (
-            f"All values are right, but a store of row {row} begins at column {column}",
+            f"A store of row {row} begins at column {column}",
             "A thread stores 16 bytes, four columns, at once where they begin at a multiple of "
             "four. Walk the row in chunks of fixed columns and choose each column's value: top-k, "
             "window or -1.",

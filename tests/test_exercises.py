@@ -161,6 +161,7 @@ def test_a_wrong_number_gets_its_hint(change, hint):
     [
         ("mask", "column < width", "(column >= 0) & (column - width < 0)"),
         ("stale index", "+ token).to(tl.int64)", "+ token, mask=valid, other=0).to(tl.int64)"),
+        ("stale index", "tl.where(has_key, slot, -1)", "tl.where(position >= 0, slot, -1)"),
         ("count", COUNTED, "tl.sum(tl.where(position >= 0, 1, 0)) * valid"),
         ("tail", "tl.store(", f"{IN_TWO_PARTS}\n        tl.store("),
         ("owner", OWNER, "position // interleave - position // interleave // ranks * ranks"),
@@ -197,7 +198,9 @@ def test_accesses_far_outside_are_survived_and_told():
 
 def test_right_values_do_not_excuse_an_access_outside():
     verdict = edited("mask", "column < width", "column <= width")
-    assert verdict.words.startswith("Outside every tensor: program 0 loads there, with three")
+    assert verdict.words.startswith(
+        "the values are right, how they are reached is not. Outside every tensor: program 0 loads"
+    )
     assert verdict.picture is None
 
 
@@ -270,7 +273,7 @@ def texts(axes):
 def test_the_picture_shows_the_first_wrong_row():
     verdict = edited("tail", "stored = column < width", "stored = column < window_len")
     top, bottom = verdict.picture().axes
-    assert top.get_title(loc="left") == "indices, row 0 of request 0"
+    assert top.get_title(loc="left") == "indices, row 0 of request 0: ? in column 1, not -1"
     assert texts(top) == ["0"] + ["-1"] * 20
     assert texts(bottom) == ["0"] + ["?"] * 20
     assert verdict.words.startswith("`indices`, row 0 of request 0, column 1: nothing was written")

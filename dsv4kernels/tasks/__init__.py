@@ -28,7 +28,7 @@ class Case(NamedTuple):
         values: arguments by the kernel's names for them, outputs among them.
         expected: by the output's name what it must hold, `ANY` where anything will do.
         programs: on the only axis of the grid.
-        rows: what each row of the outputs is, for a sentence; empty where its number says it.
+        rows: what each row of the outputs is, for a sentence; each begins with what it counts.
         batch: what the values were drawn from.
         warps: of a program, on a GPU.
     """
@@ -37,7 +37,7 @@ class Case(NamedTuple):
     values: dict[str, Any]
     expected: dict[str, torch.Tensor]
     programs: int
-    rows: Sequence[str] = ()
+    rows: Sequence[str]
     batch: Any = None
     warps: int = 4
 
