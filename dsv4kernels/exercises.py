@@ -126,7 +126,8 @@ def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict
     code = ast.parse(source)
     for line in _gaps(code):
         text = source.splitlines()[line - 1].partition("#")[0].strip()
-        return Verdict(NOT_YET, f"`...` stands for your answer in `{text}`")
+        where = f" in `{text}`" if text != "..." else ""
+        return Verdict(NOT_YET, f"`...` stands for your answer{where}")
     if any(isinstance(n, ast.Attribute) and n.attr.startswith("atomic") for n in ast.walk(code)):
         return Verdict(NOT_RIGHT, "atomic operations are not watched here, and none is needed")
     attempts = []
@@ -146,14 +147,15 @@ def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict
 def _judge(task, attempts):
     """The verdict on what a kernel did in the interpreter; None where all is right."""
     words, picture = next(filter(None, map(_difference, attempts)), ("", None))
-    conduct, hint = next(filter(None, (_conduct(task, a) for a in attempts)), ("", ""))
+    conducts = ((_conduct(task, a), a.case.words) for a in attempts)
+    (conduct, hint), where = next((c for c in conducts if c[0]), (("", ""), ""))
     if not words and not conduct:
         return None
     mistake = next((m for m in task.mistakes if m.seen(attempts)), None)
     if mistake is not None:
         hint = mistake.hint
     status = NOT_YET if mistake is not None and mistake.given else NOT_RIGHT
-    words = words or "the values are right, how they are reached is not"
+    words = words or f"the values are right, how they are reached is not, with {where}"
     return Verdict(status, ". ".join(filter(None, (words, conduct))), hint, picture)
 
 
@@ -211,8 +213,8 @@ def _conduct(task, attempt: Attempt):
     if len(outside):
         program, op = outside.iloc[0][["program", "op"]]
         return (
-            f"Outside every tensor: program {program} {op}s there, with {case.words} "
-            f"({len(outside)} such accesses in this batch, none carried out)",
+            f"Program {program} {op}s outside every tensor ({len(outside)} such accesses in the "
+            "batch, none carried out)",
             "On a GPU such an access reads or destroys other data, or ends the process: mask it.",
         )
     stores = attempt.accesses[attempt.accesses["op"] == "store"]

@@ -187,19 +187,18 @@ def test_an_exception_is_a_sentence_with_its_line_and_the_next_kernel_runs():
 def test_accesses_far_outside_are_survived_and_told():
     verdict = edited("mask", "tl.load(topk_indices + ", "tl.load(topk_indices - (1 << 40) + ")
     assert verdict.status == NOT_RIGHT
-    assert "program 0 loads there, with three requests, rows of 5 columns (15 such" in verdict.words
+    assert "Program 0 loads outside every tensor (15 such" in verdict.words
     verdict = edited("mask", "slots + token", "slots - (1 << 40) + token")
     assert "nothing was written, expected" in verdict.words
-    assert (
-        "program 0 stores there, with three requests, rows of 5 columns (15 such" in verdict.words
-    )
+    assert "Program 0 stores outside every tensor (15 such" in verdict.words
     assert "mask it" in verdict.hint
 
 
 def test_right_values_do_not_excuse_an_access_outside():
     verdict = edited("mask", "column < width", "column <= width")
     assert verdict.words.startswith(
-        "the values are right, how they are reached is not. Outside every tensor: program 0 loads"
+        "the values are right, how they are reached is not, with three requests, rows of 5 "
+        "columns. Program 0 loads outside every tensor"
     )
     assert verdict.picture is None
 
