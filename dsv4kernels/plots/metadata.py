@@ -66,14 +66,14 @@ def lookup(accesses: pd.DataFrame, batch: Batch, token: int):
 
     figure, (top, middle, bottom) = new(3, size=(7.6, 4.4), height_ratios=(1, 1, 2.2))
     figure.get_layout_engine().set(hspace=0.14)
-    _cells(top, positions, [EMPTY if position < 0 else TOPK for position in positions])
+    cells(top, positions, [EMPTY if position < 0 else TOPK for position in positions])
     top.set_title(
         f"{(positions >= 0).sum()} positions of token {token} lie in {len(numbers)} "
         f"block{'s' if len(numbers) != 1 else ''} of request {request}"
     )
     entries = [f"{block} → {number}" for block, number in enumerate(table)]
     colours = [TOPK if block in numbers.index else TINTS[FROM_TOPK] for block in range(len(table))]
-    _cells(middle, entries, colours)
+    cells(middle, entries, colours)
 
     found = slots[slots >= 0].to_numpy()
     cache = np.zeros((blocks, size), dtype=int)
@@ -92,9 +92,9 @@ def lookup(accesses: pd.DataFrame, batch: Batch, token: int):
     bottom.tick_params(length=0, labelsize=8)
     bottom.grid(visible=False)
     bottom.spines[:].set(visible=True, color="#999999", linewidth=0.4)
-    _name(top, "top-k\npositions")
-    _name(middle, "block table")
-    _name(bottom, "paged\nKV cache")
+    name_strip(top, "top-k\npositions")
+    name_strip(middle, "block table")
+    name_strip(bottom, "paged\nKV cache")
     for column, position in positions[positions >= 0].items():
         _join(figure, top, (column + 0.5, 1), middle, (position // size + 0.5, 0))
     for block, number in numbers.items():
@@ -121,13 +121,13 @@ def shares(positions, rank_slots, rank_lens, interleave: int):
     figure, panels = new(ranks + 1, size=(7.6, 1.0 + 0.5 * (ranks + 1)))
     owner = [position // interleave % ranks if position >= 0 else -1 for position in positions]
     colours = [_rank(rank, ranks) for rank in range(ranks)]
-    _cells(panels[0], positions, [colours[rank] if rank >= 0 else EMPTY for rank in owner])
-    _name(panels[0], "top-k\npositions")
+    cells(panels[0], positions, [colours[rank] if rank >= 0 else EMPTY for rank in owner])
+    name_strip(panels[0], "top-k\npositions")
     panels[0].set_title(f"{ranks} ranks share one row of positions")
     for rank, (axes, slots) in enumerate(zip(panels[1:], rank_slots, strict=True)):
         slots = slots.tolist()
-        _cells(axes, slots, [colours[rank] if slot >= 0 else EMPTY for slot in slots])
-        _name(axes, f"rank {rank}\nkeeps {int(rank_lens[rank])}")
+        cells(axes, slots, [colours[rank] if slot >= 0 else EMPTY for slot in slots])
+        name_strip(axes, f"rank {rank}\nkeeps {int(rank_lens[rank])}")
     source(figure, "Output of the DCP kernel, run once for each rank; a colour for each rank")
     return figure
 
@@ -148,7 +148,7 @@ def combined_row(batch: Batch, indices, lens, token: int):
 
     figure, (top, bottom) = new(2, size=(7.6, 2.7))
     figure.get_layout_engine().set(hspace=0.2)
-    _cells(top, row[:shown], [PARTS[part][1] for part in kind[:shown]])
+    cells(top, row[:shown], [PARTS[part][1] for part in kind[:shown]])
     top.set_title(
         f"{(kind == FROM_TOPK).sum()} top-k entries, {(kind == FROM_WINDOW).sum()} of the window, "
         f"then -1 in columns {length} to {len(row) - 1}"
@@ -158,9 +158,9 @@ def combined_row(batch: Batch, indices, lens, token: int):
         PARTS[region][1] if first + at in named else TINTS[region]
         for at, region in enumerate(regions)
     ]
-    _cells(bottom, list(range(first, first + batch.M)), colours)
-    _name(top, f"row of\ntoken {token}")
-    _name(bottom, f"workspace of\nrequest {request}")
+    cells(bottom, list(range(first, first + batch.M)), colours)
+    name_strip(top, f"row of\ntoken {token}")
+    name_strip(bottom, f"workspace of\nrequest {request}")
     for column, workspace_row in enumerate(row[:length]):
         colour, end = PARTS[kind[column]][1], workspace_row - first + 0.5
         _join(figure, top, (column + 0.5, 1), bottom, (end, 0), colour)
@@ -256,7 +256,7 @@ def _rank(rank, ranks):
     return RANKS[rank % len(RANKS)] if ranks <= len(RANKS) else colormaps["viridis"](rank / ranks)
 
 
-def _cells(axes, values, colours):
+def cells(axes, values, colours):
     """A strip of squares with numbers in them, where they are few enough to read."""
     values = list(values)
     longest = max((len(str(value)) for value in values), default=1)
@@ -270,7 +270,7 @@ def _cells(axes, values, colours):
             _write(axes, column, 0, value, colour, size)
 
 
-def _name(axes, text):
+def name_strip(axes, text):
     """What a strip is, on its left: above it run the lines."""
     axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=9)
 

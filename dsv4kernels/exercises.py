@@ -1,0 +1,342 @@
+"""The checker of lesson 07: is an answer right, and if not, which row is wrong first and why.
+
+A kernel is run on its task's cases in the interpreter, every access watched and none outside a
+tensor carried out; what is right there is also compiled, and run on a GPU where there is one.
+Verdicts are words, with a picture and a hint; no answer ends the lesson with an error.
+"""
+
+import ast
+import html
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from . import codegen, parameters, plots, runtime
+from .plots import exercises, workers
+from .tasks import ANY, UNWRITTEN, Attempt, Task, attempt, combining, mapping, predictions
+
+NOT_YET, RIGHT, NOT_RIGHT = "not yet", "right", "not right"
+KERNELS: dict[str, Task] = {
+    "mask": mapping.MASK,
+    "stale index": mapping.STALE,
+    "count": mapping.COUNT,
+    "tail": combining.TAIL,
+    "request": combining.REQUEST,
+    "owner": mapping.OWNER,
+    "combine": combining.COMBINE,
+    "aligned": combining.ALIGNED,
+}
+NAMES = ("mask", "stale index", "count", "fold", "launch", *list(KERNELS)[3:])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found.
+
+    Attributes:
+        status: `NOT_YET`, `RIGHT` or `NOT_RIGHT`.
+        words: what was found, in a sentence or two.
+        hint: what to think of, where the mistake is a typical one.
+        picture: draws a matplotlib Figure; of the first wrong row where one is wrong.
+        table: counts that belong to the answer.
+    """
+
+    status: str
+    words: str
+    hint: str = ""
+    picture: Callable[[], Figure] | None = None
+    table: pd.DataFrame | None = None
+
+    def __str__(self):
+        lines = [f"{self.status.capitalize()}: {self.words}", f"Hint: {self.hint}"]
+        return "\n".join(lines if self.hint else lines[:1])
+
+    def _ipython_display_(self):
+        from IPython.display import display
+
+        words = f"<b>{self.status.capitalize()}:</b> {_html(self.words)}"
+        if self.hint:
+            words += f"<br><b>Hint:</b> {_html(self.hint)}"
+        page = f'<div role="status" style="max-width:44rem;margin:0.3em 0">{words}</div>'
+        display({"text/html": page, "text/plain": str(self)}, raw=True)
+        if self.table is not None:
+            display(self.table)
+        if self.picture is not None:
+            plots.show(self.picture(), alt=self.words)
+
+
+class Sheet:
+    """A lesson's answers and what was found: `check` each, look at all with `table`."""
+
+    def __init__(self, target: str, seed: int = 0):
+        """Compile for `target`; draw the batches from `seed`."""
+        self.target, self.seed = target, seed
+        self.found: dict[str, Verdict] = {}
+
+    def check(self, name: str, answer: Any, **facts: Any) -> Verdict:
+        """Judge an answer, and note the verdict.
+
+        Args:
+            name: one of `NAMES`.
+            answer: a kernel, or a dict of predictions.
+            **facts: for "launch": query_lens, most_rows and slots.
+
+        Raises:
+            ValueError: no such exercise.
+        """
+        if name not in NAMES:
+            raise ValueError(f"no exercise {name!r}{parameters.closest(name, NAMES)}")
+        if name == "fold":
+            verdict = check_fold(answer, self.target)
+        elif name == "launch":
+            verdict = check_launch(answer, **facts)
+        else:
+            verdict = check_kernel(KERNELS[name], answer, self.target, self.seed)
+        self.found[name] = verdict
+        return verdict
+
+    def table(self) -> pd.DataFrame:
+        """A line for each exercise: its verdict."""
+        status = {name: self.found[name].status if name in self.found else "-" for name in NAMES}
+        return pd.DataFrame({"verdict": status}).rename_axis("exercise")
+
+    def require_all(self):
+        """Raise AssertionError unless every answer is right; the message names the others."""
+        table = self.table()["verdict"]
+        left = table[table != RIGHT]
+        if len(left):
+            raise AssertionError("; ".join(f"{name}: {status}" for name, status in left.items()))
+
+
+def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict:
+    """Judge a kernel: in the interpreter, then compiled for `target`, then on a GPU if any."""
+    if not isinstance(kernel, runtime.Kernel):
+        return Verdict(
+            NOT_RIGHT,
+            f"a function under `@runtime.kernel` is needed, not a {type(kernel).__name__}",
+        )
+    source = textwrap.dedent(inspect.getsource(kernel.plain))
+    code = ast.parse(source)
+    for line in _gaps(code):
+        text = source.splitlines()[line - 1].partition("#")[0].strip()
+        where = f" in `{text}`" if text != "..." else ""
+        return Verdict(NOT_YET, f"`...` stands for your answer{where}")
+    if any(isinstance(n, ast.Attribute) and n.attr.startswith("atomic") for n in ast.walk(code)):
+        return Verdict(NOT_RIGHT, "atomic operations are not watched here, and none is needed")
+    attempts = []
+    try:
+        for case in task.cases(seed):
+            attempts.append(attempt(kernel, case))
+    except Exception as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            return Verdict(NOT_YET, "the kernel says itself that it is not implemented")
+        return Verdict(NOT_RIGHT, _stopped(error, kernel))
+    verdict = _judge(task, attempts)
+    if verdict is None:
+        verdict = _compiled(task, kernel, [a.case for a in attempts], target)
+    return verdict
+
+
+def _judge(task, attempts):
+    """The verdict on what a kernel did in the interpreter; None where all is right."""
+    words, picture = next(filter(None, map(_difference, attempts)), ("", None))
+    conducts = ((_conduct(task, a), a.case.words) for a in attempts)
+    (conduct, hint), where = next((c for c in conducts if c[0]), (("", ""), ""))
+    if not words and not conduct:
+        return None
+    mistake = next((m for m in task.mistakes if m.seen(attempts)), None)
+    if mistake is not None:
+        hint = mistake.hint
+    status = NOT_YET if mistake is not None and mistake.given else NOT_RIGHT
+    words = words or f"the values are right, how they are reached is not, with {where}"
+    return Verdict(status, ". ".join(filter(None, (words, conduct))), hint, picture)
+
+
+def first_difference(got, expected, rows=()) -> str | None:
+    """The first element that differs, in words: its row, its column, got and expected.
+
+    Args:
+        got: int32 [rows] or [rows, columns].
+        expected: the same shape, `ANY` where any value will do.
+        rows: what each row is; empty where its number says it.
+    """
+    wrong = (got != expected) & (expected != ANY)
+    if not wrong.any():
+        return None
+    row, *column = (int(place) for place in wrong.nonzero()[0])
+    where = rows[row] if rows else f"row {row}"
+    where += "".join(f", column {number}" for number in column)
+    value = int(got[row, *column])
+    told = "nothing was written" if value == UNWRITTEN else f"got {value}"
+    many, unit = int(wrong.reshape(len(wrong), -1).any(1).sum()), "rows" if column else "elements"
+    return (
+        f"{where}: {told}, expected {int(expected[row, *column])} "
+        f"({many} of {len(wrong)} {unit} are wrong)"
+    )
+
+
+def _difference(attempt: Attempt):
+    """The first wrong output of a case, as words and a picture; None where there is none."""
+    case = attempt.case
+    for name, expected in case.expected.items():
+        words = first_difference(attempt.got[name], expected, case.rows)
+        if words:
+            picture = _picture(name, attempt.got[name], expected, attempt.wrong(name), case.rows)
+            return f"`{name}`, {words}, in the batch with {case.words}", picture
+    return None
+
+
+def _picture(name, got, expected, wrong, rows):
+    """Draws the first wrong row of an output, or of a vector what is about its first wrong one."""
+    what, across = name, rows[0].split()[0]
+    if got.ndim == 2:
+        row = int(wrong.any(1).nonzero()[0])
+        got, expected, wrong = got[row], expected[row], wrong[row]
+        what, across = f"{name}, {rows[row]}", "column"
+    words = {UNWRITTEN: "?", ANY: "any"}
+    got, expected = ([words.get(v, v) for v in strip.tolist()] for strip in (got, expected))
+    first = int(wrong.nonzero()[0])
+    title = f"{what}: {got[first]} in {across} {first}, not {expected[first]}"
+    return partial(exercises.wrong_row, got, expected, wrong.numpy(), title, across)
+
+
+def _conduct(task, attempt: Attempt):
+    """What is wrong with how a case was done, whatever came out: words and a hint, or None."""
+    case, outside = attempt.case, attempt.outside()
+    if len(outside):
+        program, op = outside.iloc[0][["program", "op"]]
+        return (
+            f"Program {program} {op}s outside every tensor ({len(outside)} such accesses in the "
+            "batch, none carried out)",
+            "On a GPU such an access reads or destroys other data, or ends the process: mask it.",
+        )
+    stores = attempt.accesses[attempt.accesses["op"] == "store"]
+    for name in set(stores["tensor"]) - set(case.expected):
+        return f"The kernel stores to `{name}`, which is an input", ""
+    twice = stores[stores.duplicated(["tensor", "row", "column"])]
+    if len(twice):
+        tensor, row, column = twice.iloc[0][["tensor", "row", "column"]]
+        return (
+            f"Row {row}, column {column} of `{tensor}` is written more than once",
+            "Between two stores of different threads of a program there is no order: each element "
+            "must be stored once, with its final value.",
+        )
+    if task.aligned:
+        return _unaligned(stores[stores["tensor"] == "indices"])
+    return None
+
+
+def _unaligned(stores):
+    """The first store whose part of a row does not begin at a multiple of four columns."""
+    first = stores.groupby(["program", "order", "row"])["column"].min()
+    off = first[first % 4 != 0]
+    if len(off):
+        (_, _, row), column = off.index[0], off.iloc[0]
+        return (
+            f"A store of row {row} begins at column {column}",
+            "A thread stores 16 bytes, four columns, at once where they begin at a multiple of "
+            "four. Walk the row in chunks of fixed columns and choose each column's value: top-k, "
+            "window or -1.",
+        )
+    return None
+
+
+def _compiled(task, kernel, cases, target):
+    """What the compiler, and the GPU if there is one, say about a kernel that is right so far."""
+    try:
+        compiled = codegen.compile(cases[0].launch(kernel)[0], target)
+    except Exception as error:
+        return Verdict(
+            NOT_RIGHT,
+            f"it is right in the interpreter, but Triton cannot compile it for {target}: "
+            f"{_sentence(error)}",
+            "The interpreter runs any Python; the compiler knows Triton's own language only.",
+        )
+    words = f"{len(cases)} batches as the reference has them; compiled for {target}"
+    if task.tells_stores:
+        stores = codegen.report(compiled)["store_bits"]
+        words += f", where the stores of a thread are {stores} (bits x instructions)"
+    if runtime.has_gpu():
+        for case in cases:
+            launch, outputs = case.launch(kernel, "cuda")
+            launch.run()
+            outputs = {name: output.cpu() for name, output in outputs.items()}
+            wrong = _difference(Attempt(case, outputs, None))
+            if wrong:
+                return Verdict(NOT_RIGHT, f"right in the interpreter, on the GPU not: {wrong[0]}",
+                               picture=wrong[1])  # fmt: skip
+        words += "; run on this GPU too"
+    return Verdict(RIGHT, words)
+
+
+def check_fold(answer: dict, target: str) -> Verdict:
+    """Judge {argument: {class of instructions: whether it vanishes}} by compiling for `target`."""
+    try:
+        left = [f"{n} ({a})" for a, told in answer.items() for n in told if told[n] is ...]
+        if left:
+            return Verdict(NOT_YET, f"still `...`: {', '.join(left)}")
+        counts = predictions.vanishing(target)
+        wrong = predictions.judge_vanishing(answer, counts)
+    except (AttributeError, KeyError, TypeError) as error:
+        return Verdict(NOT_RIGHT, f"every prediction must be True or False: {_sentence(error)}")
+    if wrong:
+        return Verdict(NOT_RIGHT, *wrong)
+    counts.columns = [f"{name} folded" for name in counts]
+    words = f"so the compiler has it for {target}; below, the instructions it left"
+    return Verdict(RIGHT, words, table=counts)
+
+
+def check_launch(answer: dict, query_lens, most_rows: int, slots: int, gpu: str) -> Verdict:
+    """Judge workers, programs, idle and waves of a mix; see `predictions.judge_launch`."""
+    try:
+        left = [name for name, told in answer.items() if told is ...]
+        if left:
+            return Verdict(NOT_YET, f"still `...`: {', '.join(left)}")
+        wrong = predictions.judge_launch(answer, query_lens, most_rows, slots)
+    except (AttributeError, KeyError, TypeError) as error:
+        return Verdict(NOT_RIGHT, f"every answer must be a number: {_sentence(error)}")
+    if wrong:
+        return Verdict(NOT_RIGHT, *wrong)
+    mix = {"this mix": query_lens}
+    picture = partial(workers.waves, mix, [answer["workers"]], slots, gpu)
+    waves = answer["waves"]
+    words = f"the launch takes {waves} wave{'s' if waves != 1 else ''}"
+    return Verdict(RIGHT, words, picture=picture)
+
+
+def _gaps(code):
+    """The lines where `...` stands, but for those in an index, as in x[..., None]."""
+    indices = [n.slice for n in ast.walk(code) if isinstance(n, ast.Subscript)]
+    indexing = {id(n) for index in indices for n in ast.walk(index)}
+    for node in ast.walk(code):
+        if isinstance(node, ast.Constant) and node.value is ... and id(node) not in indexing:
+            yield node.lineno
+
+
+def _stopped(error, kernel):
+    """The exception that ended a kernel, as a sentence, with the line it stood in."""
+    cause = error.__cause__ or error
+    lines = [
+        f for f in traceback.extract_tb(cause.__traceback__) if f.name == kernel.plain.__name__
+    ]
+    where = f" at `{lines[-1].line}`" if lines else ""
+    return f"the kernel stopped{where}: {_sentence(cause)}"
+
+
+def _sentence(error):
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    text = " ".join(lines[-1].split())
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def _html(text):
+    """Escaped, with `code` as code."""
+    parts = html.escape(text).split("`")
+    return "".join(f"<code>{p}</code>" if i % 2 else p for i, p in enumerate(parts))

@@ -1,0 +1,339 @@
+"""Tasks of combine: the tail, the request of a row, the whole kernel."""
+
+import torch
+
+from .. import presets, reference
+from . import (
+    SMALL,
+    TILE,
+    UNWRITTEN,
+    Case,
+    Mistake,
+    Task,
+    always,
+    only,
+    poisoned,
+    row_words,
+    stores_outside,
+)
+
+# The tail
+
+
+def _tail_cases(seed):
+    window = presets.SWA_ONLY.replace(window_size=6)
+    batches = {
+        "a fresh request": presets.batch(window, [9], device="cpu"),
+        "two requests after a context, and two rows of no request": presets.batch(
+            window, [2, 3], [40, 3], padding=2, device="cpu"
+        ),
+    }
+    for words, batch in batches.items():
+        width = TILE + 5
+        rows, lens = reference.combine_topk_swa_indices(*batch.combine_args())
+        indices = poisoned(batch.tokens, width, 2 * TILE + 3)
+        values = {
+            "indices": indices,
+            "first_rows": rows[:, 0].clone(),
+            "window_lens": lens,
+            "indices_stride": indices.stride(0),
+            "width": width,
+            "TILE": TILE,
+        }
+        expected = {"indices": rows[:, :width].clone()}
+        yield Case(words, values, expected, batch.tokens, row_words(batch), batch)
+
+
+def _tail(case, end=0, beyond=None):
+    """The rows with another end of the window, or something else beyond it."""
+    values = case.values
+    column = torch.arange(values["width"])
+    written = values["first_rows"][:, None] + column
+    in_window = column < values["window_lens"][:, None] + end
+    beyond = written if beyond is None else torch.tensor(beyond)
+    return {"indices": torch.where(in_window, written, beyond)}
+
+
+TAIL = Task(
+    _tail_cases,
+    (
+        Mistake(
+            "The tail is never written: the columns after the window must hold -1, so all columns "
+            "of the row are stored, and only the value depends on the window.",
+            always(lambda case: _tail(case, beyond=UNWRITTEN)),
+        ),
+        Mistake(
+            "The window runs on to the end of the row. Choose the value by column: `tl.where` "
+            "gives one value inside the window and another, -1, after it.",
+            always(_tail),
+        ),
+        Mistake(
+            "The window is one column too long: with a length of n it fills columns 0 to n - 1.",
+            always(lambda case: _tail(case, end=1, beyond=-1)),
+        ),
+        Mistake(
+            "The last tile reaches past the row: the store needs `column < width`.",
+            stores_outside(lambda case: -case.values["width"] % TILE),
+        ),
+    ),
+)
+
+
+# The request of a row
+
+
+def _request_cases(seed):
+    batches = {
+        "three requests": ([3, 2, 4], 0, 0),
+        "requests without tokens among others": ([0, 3, 0, 0, 2, 0], 0, 0),
+        "a query_start_loc that begins at 7": ([3, 2, 4], 0, 7),
+        "two rows that belong to no request": ([3, 2], 2, 0),
+    }
+    for words, (query_lens, padding, start) in batches.items():
+        batch = presets.batch(SMALL, query_lens, padding=padding, first_query_start=start,
+                              device="cpu")  # fmt: skip
+        values = {
+            "found": poisoned(batch.tokens),
+            "query_start_loc": batch.query_start_loc,
+            "requests": batch.requests,
+            "TILE": 8,
+        }
+        expected = {"found": torch.where(batch.is_valid_token, batch.token_to_req_indices, -1)}
+        yield Case(words, values, expected, batch.tokens, row_words(batch), batch)
+
+
+def _found(case, ended=torch.le, origin=True, start=0, lanes=None, stray=-1):
+    """The request of each row, found another way: by which ends, from where, over which lanes."""
+    bounds = case.values["query_start_loc"]
+    ends = bounds[start : start + case.batch.requests] - bounds[0] * origin
+    if lanes:
+        ends = torch.cat([ends, torch.zeros(lanes - len(ends), dtype=torch.int32)])
+    request = ended(ends, torch.arange(case.programs)[:, None]).sum(1)
+    stray = request if stray is None else torch.tensor(stray)
+    return {"found": torch.where(request < case.batch.requests, request, stray)}
+
+
+REQUEST = Task(
+    _request_cases,
+    (
+        Mistake(
+            "`<` should be `<=`: `end` is the row after a request's last one, so a row that equals "
+            "it belongs to the next request already.",
+            always(lambda case: _found(case, torch.lt, start=1)),
+        ),
+        Mistake(
+            "The rows of no request get the number of requests. Give -1 where the count has "
+            "reached `requests`.",
+            always(lambda case: _found(case, start=1, stray=None)),
+        ),
+        Mistake(
+            "The first entry of `query_start_loc` is not subtracted. In a chunk of a larger batch "
+            "it is not 0, while rows are counted from 0.",
+            always(lambda case: _found(case, start=1, origin=False)),
+        ),
+        Mistake(
+            "Lanes past the last request are counted too: they hold 0, which every row has passed. "
+            "Mask them off in the count, not in the load alone.",
+            lambda attempts: any(
+                always(lambda case, stray=stray: _found(case, start=1, lanes=8, stray=stray))(
+                    [a for a in attempts if not a.case.values["query_start_loc"][0]]
+                )
+                for stray in (-1, None)
+            ),
+        ),
+        Mistake(
+            "One request too far: as many requests *end* at or before a row as come before its "
+            "own; one more has *begun*.",
+            always(lambda case: _found(case)),
+        ),
+        Mistake(
+            "A request without tokens is taken for the owner of a row. It begins and ends at the "
+            "same row: look for a request that ends after the row.",
+            only("without tokens"),
+        ),
+    ),
+)
+
+
+# The whole kernel
+
+
+def _combine_cases(seed):
+    small = SMALL.replace(row_width=7)
+    batches = {
+        "two requests after a context": (small, [2, 2], [40, 21], {}),
+        "a fresh request": (small, [9], [9], {}),
+        "requests without tokens among others": (small, [0, 2, 0, 1], [9, 30, 0, 17], {}),
+        "a query_start_loc that begins at 7": (small, [2, 1], [30, 8], {"first_query_start": 7}),
+        "two rows that belong to no request": (small, [2, 1], [30, 8], {"padding": 2}),
+        "a warm-up, seq_len below query_len": (small, [5], [3], {}),
+        "a layer with topk = 0": (
+            small.replace(topk=0, compress_ratio=0), [2, 1], [30, 8], {}
+        ),
+    }  # fmt: skip
+    for words, (preset, query_lens, seq_lens, options) in batches.items():
+        batch = presets.batch(preset, query_lens, seq_lens, row_stride=11, seed=seed,
+                              device="cpu", **options)  # fmt: skip
+        expected = reference.combine_topk_swa_indices(*batch.combine_args())
+        width = expected[0].shape[1]
+        indices, lens = poisoned(batch.tokens, width, width + 16), poisoned(batch.tokens)
+        values = {
+            "indices": indices,
+            "lens": lens,
+            "topk_indices": batch.topk_indices,
+            "query_start_loc": batch.query_start_loc,
+            "seq_lens": batch.seq_lens,
+            "gather_lens": batch.gather_lens,
+            "indices_stride": indices.stride(0),
+            "topk_stride": batch.topk_indices.stride(0),
+            "requests": batch.requests,
+            "M": batch.M,
+            "N": batch.N,
+            "topk": preset.topk,
+            "window_size": preset.window_size,
+            "compress_ratio": preset.compress_ratio,
+            "width": width,
+            "REQUESTS": 8,
+            "TILE": width,
+        }
+        expected = dict(zip(("indices", "lens"), expected, strict=True))
+        # One warp: each of its 32 threads has four of the 128 columns.
+        yield Case(words, values, expected, batch.tokens, row_words(batch), batch, warps=1)
+
+
+# The definition in pieces, so that a mistake is one piece changed; `first` is M * request and
+# `gathered_from` the position of the first gathered token.
+_PIECES = {
+    "topk_len": lambda seen, ratio, topk: min(seen // ratio, topk),
+    "swa_len": lambda seen, window: min(seen, window),
+    "key": lambda key, first: key + first,
+    "window": lambda first, N, begin, gathered_from: first + N + begin - gathered_from,
+    "column": lambda topk_len, topk: topk_len,
+    "tail": lambda: -1,
+    "length": lambda topk_len, swa_len: topk_len + swa_len,
+}
+
+
+def _combined(case, **changed):
+    """The outputs with pieces of the definition changed."""
+    pieces, batch, values = _PIECES | changed, case.batch, case.values
+    topk, ratio = values["topk"], values["compress_ratio"]
+    start = batch.query_start_loc - batch.query_start_loc[0]
+    indices = torch.full_like(case.expected["indices"], pieces["tail"]())
+    lens = torch.zeros_like(case.expected["lens"])
+    for token in torch.nonzero(batch.is_valid_token).flatten().tolist():
+        request = int(batch.token_to_req_indices[token])
+        seq_len, first = int(batch.seq_lens[request]), batch.M * request
+        seen = max(seq_len - int(start[request + 1]) + token + 1, 0)
+        topk_len = pieces["topk_len"](seen, ratio, topk) if topk else 0
+        swa_len = pieces["swa_len"](seen, values["window_size"])
+        gathered_from = seq_len - int(batch.gather_lens[request])
+        window = pieces["window"](first, batch.N, seen - swa_len, gathered_from)
+        column = pieces["column"](topk_len, topk)
+        keys = batch.topk_indices[token, :topk_len]
+        indices[token, : len(keys)] = pieces["key"](keys, first)
+        indices[token, column : column + swa_len] = torch.arange(window, window + swa_len)
+        lens[token] = pieces["length"](topk_len, swa_len)
+    return {"indices": indices, "lens": lens}
+
+
+def _piece(hint, output=None, **changed):
+    """The mistake of one piece changed; of one output only where the other cannot be told."""
+
+    def model(case):
+        outputs = _combined(case, **changed)
+        return outputs if output is None else {output: outputs[output]}
+
+    return Mistake(hint, always(model))
+
+
+_COMBINE_MISTAKES = (
+    Mistake(
+        "All is right but where `query_start_loc` does not begin at 0: subtract its first entry "
+        "from every start and end.",
+        only("begins at 7"),
+    ),
+    Mistake(
+        "Only rows of no request are wrong: they follow the last request. Their whole row is -1, "
+        "their length 0, and there is no request to load numbers of.",
+        only("no request"),
+    ),
+    Mistake(
+        "Only the warm-up is wrong: with `seq_len` below `query_len` a position is negative, and "
+        "both lengths must stop at 0.",
+        only("warm-up"),
+    ),
+    Mistake(
+        "Only the layer without top-k is wrong: there `compress_ratio` may be 0, so nothing may "
+        "be divided by it, and `topk_indices` is not read.",
+        only("topk = 0"),
+    ),
+    Mistake(
+        "A request without tokens is taken for the owner of a row: look for the request that ends "
+        "after the row.",
+        only("without tokens"),
+    ),
+    _piece(
+        "The tail is never written: columns after the window must hold -1.",
+        tail=lambda: UNWRITTEN,
+    ),
+    _piece(
+        "The window is one row early: its last entry is the token itself, so it begins at "
+        "`position - swa_len + 1`.",
+        window=lambda first, N, begin, gathered_from: first + N + begin - 1 - gathered_from,
+    ),
+    _piece(
+        "The window counts from the request's first token, but only its newest `gather_len` "
+        "tokens were gathered: subtract `seq_len - gather_len`.",
+        window=lambda first, N, begin, gathered_from: first + N + begin,
+    ),
+    _piece(
+        "The window's keys begin at row `N` of a request's workspace: add it.",
+        window=lambda first, N, begin, gathered_from: first + begin - gathered_from,
+    ),
+    _piece(
+        "The top-k entries miss their request's place in the workspace: add `M * request`.",
+        key=lambda key, first: key,
+    ),
+    _piece(
+        "The window entries miss their request's place in the workspace: add `M * request`.",
+        window=lambda first, N, begin, gathered_from: N + begin - gathered_from,
+    ),
+    _piece(
+        "A compressed key exists once its group of tokens is full: divide and round down, not up.",
+        output="lens",
+        topk_len=lambda seen, ratio, topk: min(-(-seen // ratio), topk),
+    ),
+    _piece(
+        "The token itself has been seen too: `position + 1` tokens, divided by `compress_ratio`.",
+        topk_len=lambda seen, ratio, topk: min(max(seen - 1, 0) // ratio, topk),
+    ),
+    _piece(
+        "There are more compressed keys than a token may attend to: at most `topk`.",
+        output="lens",
+        topk_len=lambda seen, ratio, topk: seen // ratio,
+    ),
+    _piece(
+        "Early tokens have no full window behind them: at most `position + 1` entries.",
+        output="lens",
+        swa_len=lambda seen, window: window if seen else 0,
+    ),
+    _piece(
+        "The window follows the top-k entries without a gap: it begins at column `topk_len`, which "
+        "is less than `topk` for early tokens.",
+        column=lambda topk_len, topk: topk,
+    ),
+    _piece(
+        "The length counts one part only: it is `topk_len + swa_len`.",
+        output="lens",
+        length=lambda topk_len, swa_len: topk_len,
+    ),
+    _piece(
+        "The length counts one part only: it is `topk_len + swa_len`.",
+        output="lens",
+        length=lambda topk_len, swa_len: swa_len,
+    ),
+)
+
+COMBINE = Task(_combine_cases, _COMBINE_MISTAKES, tells_stores=True)
+ALIGNED = Task(_combine_cases, _COMBINE_MISTAKES, tells_stores=True, aligned=True)
