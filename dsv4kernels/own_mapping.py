@@ -19,10 +19,11 @@ from . import runtime
 # A narrow row fits one tile. A program takes two of them, 128 columns to a warp; with few entries
 # in all rows together one, on twice the warps, which ends sooner but asks for more of the GPU.
 NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
-# A wide row is one program's loop over tiles; with few tokens a program for each tile and one more
-# that counts, since most of the GPU would idle. That one holds the whole row at once.
-WIDE_TILE, WIDE_WARPS = 4096, 16
+# A wide row is one program's loop over tiles. With so few tokens that most of the GPU would idle, a
+# program takes a part of it, and one more counts it, with all of it at once; with some more, a
+# program takes it in one tile, if it is not too long to be held.
 FEW_WIDE, PART_TILE, PART_WARPS, WIDEST_COUNTED = 32, 2048, 8, 1 << 16
+SOME_WIDE, WIDEST_TILE, WIDE_TILE, WIDE_WARPS = 128, 8192, 4096, 16
 
 
 class Choice(NamedTuple):
@@ -42,6 +43,8 @@ def rule(tokens: int, width: int) -> Choice:
         return Choice("two rows", tile, tile // 128)
     if tokens <= FEW_WIDE and width <= WIDEST_COUNTED:
         return Choice("parts", PART_TILE, PART_WARPS)
+    if tokens <= SOME_WIDE and width <= WIDEST_TILE:
+        return Choice("row", runtime.power_of_2(width), WIDE_WARPS)
     return Choice("row", WIDE_TILE, WIDE_WARPS)
 
 
@@ -80,10 +83,11 @@ def slot_mapping(
     choice = rule(tokens, width)
     launch = _launch(args, tokens, width, choice)
     if slots.is_cuda:
-        # The other kernel of this geometry too: a batch that grows must not meet the compiler.
+        # The others of this geometry too: a batch that grows must not meet the compiler.
         geometry = slots.get_device(), width, block_size, *(stride % 16 for stride in strides)
         if geometry not in _compiled:
-            for other in {rule(1, width), rule(FEW_ENTRIES, width)} - {choice}:
+            others = {rule(count, width) for count in (1, SOME_WIDE, FEW_ENTRIES)} - {choice}
+            for other in others:
                 _launch(args, tokens, width, other).compile_ahead()
             _compiled.add(geometry)
     return launch

@@ -38,6 +38,42 @@ def live(cases: Iterable[Case]) -> dict[str, pd.DataFrame]:
     return {f"live, {runtime.describe()['device']}": table} if len(table) else {}
 
 
+def relative(table: pd.DataFrame, to: str = "own") -> pd.DataFrame:
+    """Times of all variants over one variant's, a row for each batch and a column for each variant.
+
+    Indexed by what tells the batches apart, in the order of the table; one device, protocol and
+    cache only.
+
+    Raises:
+        records.DataError: that variant is not there, or the table mixes sources.
+    """
+    records.one_source(table)
+    records.select(table, variant=to)
+    order = list(dict.fromkeys(table["variant"]))
+    times = table.pivot_table(
+        index=["preset", "mix", "requests", "tokens"], columns="variant", values="median_us",
+        sort=False,
+    )  # fmt: skip
+    return times[order].div(times[to], axis=0)
+
+
+def swept(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """One kernel's rows of the suite `rule`: other shapes over the rule's choice, by preset.
+
+    Returns:
+        For each preset a table of ratios, a row for each mix and token count, a column for each
+        shape.
+
+    Raises:
+        records.DataError: as `relative`.
+    """
+    found = {}
+    for preset, rows in table.groupby("preset", sort=False):
+        cells = relative(rows).droplevel(["preset", "requests"])
+        found[preset] = cells[[shape for shape in cells if "/" in shape]]
+    return found
+
+
 def ratios(table: pd.DataFrame, candidate: str, comparator: str) -> pd.DataFrame:
     """A candidate's latency over the comparator's, shape by shape.
 

@@ -99,6 +99,21 @@ def _run(outputs, launch):
     return outputs
 
 
+def chosen(kernel: str, tokens: int, width: int) -> str:
+    """The variant name of what the rule of the project's own kernel chooses.
+
+    Args:
+        kernel: `slot_mapping` or `combine`.
+        tokens: of the batch.
+        width: columns of the top-k buffer, or of combine's output.
+    """
+    if kernel == "combine":
+        rows, columns, warps = own_combine.rule(width)
+        return f"tile={rows}x{columns}/{warps}"
+    name, tile, warps = own_mapping.rule(tokens, width)
+    return f"{name}={tile}/{warps}"
+
+
 def register(kernel: str, specification: str) -> None:
     """Hold a candidate beside the built-in variants of a kernel; once is enough.
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from dsv4kernels import bench, limits, occupancy, presets, records, runtime, sources, suites
-from dsv4kernels.plots import STYLES, latency, workers
+from dsv4kernels.plots import STYLES, beyond, latency, workers
 from dsv4kernels.records import DataError
 
 CARD = "RTX PRO 6000 Blackwell Server Edition"
@@ -299,3 +299,66 @@ def test_published_fits_and_the_rule_on_published_rows():
     optimised = records.select(rows, device=CARD, variant="workers=256")
     rule = limits.rule(optimised, presets.FLASH_C4A, 1597, floor_us=6.66)
     assert rule["error"].between(0, 0.1).all()
+
+
+STEPS = pd.DataFrame(
+    {
+        "device": "a card",
+        "protocol": "graph",
+        "cache": "warm",
+        "mix": "one request",
+        "variant": variant,
+        "tokens": tokens,
+        "over_traffic": over,
+    }
+    for tokens in (8, 16)
+    for variant, over in (("workers=128", 4.0), ("own", 1.0), ("mine.py:f", 0.9))
+)
+
+
+def test_steps_are_in_their_order_and_relative_to_a_copy():
+    figure = beyond.steps({"recorded, a card": STEPS}, "title", "origin")
+    (axes,) = figure.axes
+    names = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert names == ["workers=128", "own", "mine.py:f"]
+    assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[4.0, 1.0, 0.9]] * 2
+    twice = pd.concat([STEPS, STEPS])
+    for panels in ({}, {"x": twice}, {"x": STEPS.assign(cache=["warm", "cold"] * 3)}):
+        with pytest.raises(DataError):
+            beyond.steps(panels, "title", "origin")
+
+
+def test_the_rules_choice_is_framed_batch_by_batch():
+    index = pd.MultiIndex.from_tuples([("one request", 1), ("one request", 8192)])
+    cells = pd.DataFrame({"row=512/8": [1.0, 1.4], "two rows=512/4": [1.1, 1.0]}, index=index)
+    figure = beyond.shapes({"Flash C4A": cells}, "slot_mapping", "title", "origin")
+    (axes,) = figure.axes
+    frames = [patch.get_xy() for patch in axes.patches]
+    assert frames == [(0, 0), (1, 1)]
+    assert [text.get_text() for text in axes.texts] == ["1.00", "1.10", "1.40", "1.00"]
+    with pytest.raises(DataError):
+        beyond.shapes({}, "slot_mapping", "title", "origin")
+
+
+def test_a_candidate_has_a_curve_of_its_own_kind():
+    assert latency.role("own") == "own"
+    assert latency.role("mine.py:f") == "candidate"
+
+
+def test_ratios_to_one_variant_and_a_sweep_without_its_comparator():
+    common = {"device": "a", "protocol": "graph", "cache": "warm", "mix": "m", "requests": 1}
+    rows = [
+        common | {"preset": preset, "tokens": tokens, "variant": variant, "median_us": us}
+        for preset, tokens in (("Flash C4A", 2), ("Flash C4A", 1), ("Pro C4A", 1))
+        for variant, us in (("runtime", 8.0), ("row=512/8", 2.0), ("own", 4.0))
+    ]
+    ratios = sources.relative(pd.DataFrame(rows))
+    assert list(ratios) == ["runtime", "row=512/8", "own"]
+    assert ratios.to_numpy().tolist() == [[2.0, 0.5, 1.0]] * 3
+    assert [tokens for *_, tokens in ratios.index] == [2, 1, 1]
+    swept = sources.swept(pd.DataFrame(rows))
+    assert list(swept) == ["Flash C4A", "Pro C4A"]
+    assert list(swept["Flash C4A"]) == ["row=512/8"]
+    assert list(swept["Flash C4A"].index) == [("m", 2), ("m", 1)]
+    with pytest.raises(DataError, match="mix caches"):
+        sources.relative(pd.DataFrame([*rows, rows[0] | {"cache": "cold"}]))

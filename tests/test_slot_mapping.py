@@ -24,7 +24,7 @@ VARIANTS = (*slot_mapping.VARIANTS, MANY_ROWS)
 def mapped(*args, variant, out=None, function=slot_mapping.compute_global_topk_indices_and_lens):
     if variant != MANY_ROWS:
         return function(*args, variant=variant, out=out)
-    with mock.patch.multiple(own_mapping, FEW_ENTRIES=-1, FEW_WIDE=-1):
+    with mock.patch.multiple(own_mapping, FEW_ENTRIES=-1, FEW_WIDE=-1, SOME_WIDE=-1):
         return function(*args, out=out)
 
 

@@ -18,6 +18,7 @@ STYLES = {
     "comparator": {"color": "#0072B2", "marker": "o", "linestyle": "--"},
     "optimised": {"color": "#D55E00", "marker": "s", "linestyle": "-"},
     "own": {"color": "#009E73", "marker": "D", "linestyle": "-"},
+    "candidate": {"color": "#CC79A7", "marker": "^", "linestyle": "-."},  # anyone's own
     "floor": {"color": "#777777", "marker": "", "linestyle": ":"},
 }
 # The parts of a row of indices, and of a picture of one.

@@ -21,6 +21,11 @@ ROLES = {
 FLOORS = {"launch_floor_us": "an empty kernel", "traffic_floor_us": "a copy of the bytes"}
 
 
+def role(variant: str) -> str:
+    """Which of `STYLES` a variant has: a registered candidate's own, if it is not built in."""
+    return ROLES.get(variant, "candidate")
+
+
 @styled
 def curves(panels: Mapping[str, pd.DataFrame], title: str, origin: str, fits: bool = False):
     """Latency over tokens, a panel for each source, a curve for each variant.
@@ -84,7 +89,7 @@ def finding(panels: Mapping[str, pd.DataFrame]) -> str:
     words = []
     for label, table in panels.items():
         longest = table[table["tokens"] == max(shared)]
-        us = longest.set_index(longest["variant"].map(ROLES))["median_us"]
+        us = longest.set_index(longest["variant"].map(role))["median_us"]
         words.append(f"{us['optimised'] / us['comparator']:.2f} {label.split(',')[0]}")
     return f"{max(shared):,} tokens, optimised over comparator: {'; '.join(words)}"
 
@@ -102,7 +107,7 @@ def _one_curve_each(label, table, facts):
 
 
 def _curve(axes, variant, curve, fits):
-    style = STYLES[ROLES[variant]]
+    style = STYLES[role(variant)]
     banded = "p20_us" in curve
     axes.plot(
         curve["tokens"], curve["median_us"], color=style["color"], marker=style["marker"],
@@ -164,7 +169,7 @@ def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, origin: str):
         raise records.DataError("no rows to plot")
     figure, axes = new(size=(7.5, 3.8))
     for variant, curve in reached.groupby("variant", sort=False):
-        style, curve = STYLES[ROLES[variant]], curve.sort_values("tokens")
+        style, curve = STYLES[role(variant)], curve.sort_values("tokens")
         for column, fill in (("moved_gb_s", style["color"]), ("required_gb_s", "white")):
             axes.plot(
                 curve["tokens"], curve[column], color=style["color"], marker=style["marker"],
@@ -186,7 +191,7 @@ def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, origin: str):
         f"{best:.0%} of the bandwidth at best, {useful:.0%} if only required bytes count"
     )
     entries = [
-        Line2D([], [], **STYLES[ROLES[v]], label=v) for v in dict.fromkeys(reached["variant"])
+        Line2D([], [], **STYLES[role(v)], label=v) for v in dict.fromkeys(reached["variant"])
     ]
     for label, fill in (("all bytes it moves", "#555555"), ("required bytes only", "white")):
         entries.append(
@@ -217,7 +222,7 @@ def prediction(
     _one_curve_each(gpu, published, records.one_source(published))
     figure, axes = new(size=(7.5, 4))
     for variant, curve in published.groupby("variant", sort=False):
-        style = STYLES[ROLES[variant]]
+        style = STYLES[role(variant)]
         axes.plot(
             curve["tokens"], curve["median_us"], color=style["color"], marker=style["marker"],
             linestyle="", label=f"{variant}, published",
