@@ -1,7 +1,6 @@
 """The command line: `python -m dsv4kernels run`, `check`, `bench`, `counters`."""
 
 import argparse
-import os
 import signal
 import sys
 import time
