@@ -104,7 +104,7 @@ def prepared(build: Path, names: Iterable[str]) -> Iterator[None]:
     """Hold a folder for one run's pages of these lessons; an earlier run's are taken away.
 
     Raises:
-        LessonError: it cannot be written to, or another run holds it; nothing is taken away.
+        LessonError: it cannot be written to, or another run holds it, whose pages stay.
     """
     try:
         (build / "notebooks").mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ def run(
     runs = {name: _Run(lesson, values.get(name, {})) for name, lesson in lessons.items()}
     chosen = [runs[name] for name in selected]
     build = Path(build).resolve()
-    if build / "notebooks" == Path(notebooks).resolve():
+    if (build / "notebooks").resolve() == Path(notebooks).resolve():
         raise LessonError(f"{build} holds the lessons themselves; choose another folder for pages")
     at_once = 1 if Path("/dev/nvidiactl").exists() else os.cpu_count() or 1
     jobs = max(1, min(jobs or at_once, len(chosen)))
