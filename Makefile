@@ -2,15 +2,26 @@
 # make test                                            lint, format, tests
 # make lab                                             open the lessons in JupyterLab
 # make clean                                           remove build/ and caches, keep .venv
+# make locked                                          install as CI does, each file's hash checked
+# make lock UV=path/to/uv                              write the hashes of constraints.txt anew
 # PYTHON=python3.12 picks the interpreter that .venv is made from.
 
 PYTHON ?= python3
 PROFILE ?= full
 ARGS ?=
+UV ?= uv
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
+PIP := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: notebooks test lab clean
+define NEW_VENV
+[ "$$(uname -s)" = Linux ] || { echo "Triton runs on Linux; this is $$(uname -s)." >&2; exit 1; }
+"$(PYTHON)" -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("Python 3.11, 3.12 or 3.13 is needed; %s is %s. Try make PYTHON=python3.12" % (sys.executable, sys.version.split()[0]))'
+echo "Installing into .venv: some minutes the first time."
+"$(PYTHON)" -m venv .venv
+endef
+
+.PHONY: notebooks test lab clean locked lock
 
 notebooks: $(INSTALLED)
 	@$(VENV_PYTHON) -m dsv4kernels run --profile "$(PROFILE)" $(ARGS)
@@ -28,9 +39,19 @@ clean:
 	find dsv4kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@[ "$$(uname -s)" = Linux ] || { echo "Triton runs on Linux; this is $$(uname -s)." >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("Python 3.11, 3.12 or 3.13 is needed; %s is %s. Try make PYTHON=python3.12" % (sys.executable, sys.version.split()[0]))'
-	@echo "Installing into .venv: some minutes the first time."
-	@"$(PYTHON)" -m venv .venv
-	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@$(NEW_VENV)
+	@$(PIP) -c constraints.txt -e ".[test]"
 	@touch $@
+
+# torch has no hash: its CPU build comes from PyTorch's own index, CUDA's from PyPI.
+locked:
+	@$(NEW_VENV)
+	@$(PIP) --no-deps -c constraints.txt torch
+	@$(PIP) --no-deps --require-hashes -r requirements-ci.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(VENV_PYTHON) -m pip check --disable-pip-version-check
+	@touch $(INSTALLED)
+
+lock:
+	$(UV) pip compile --no-config --no-deps --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-emit-package torch constraints.txt -o requirements-ci.txt

@@ -3,6 +3,7 @@
 import argparse
 import signal
 import sys
+import time
 from pathlib import Path
 
 from .parameters import LessonError
@@ -21,7 +22,12 @@ def main(arguments: list[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        return options.command(options)
+        status = options.command(options)
+        sys.stdout.flush()
+        return status
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except LessonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -193,6 +199,21 @@ def _positive(text: str) -> int:
     return number
 
 
+def _end_on_signals() -> None:
+    """End on SIGTERM, or when the terminal closes, as on Ctrl-C; leave the ending undisturbed."""
+    asked = float("-inf")
+
+    def interrupt(number, frame):
+        nonlocal asked
+        if time.monotonic() - asked > 10:
+            asked = time.monotonic()
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(number, interrupt)
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as on Ctrl-C
+    _end_on_signals()
     sys.exit(main())

@@ -71,10 +71,9 @@ def cases() -> list[suites.Case]:
 
 def load_counters() -> pd.DataFrame:
     """The recorded rows of all devices, the last of a launch read twice; perhaps none."""
-    files = sorted((records.DATA / "counters").glob("*/*.csv"))
-    if not files:
+    table = records.recorded("counters")
+    if table.empty:
         return pd.DataFrame(columns=COLUMNS)
-    table = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
     return table.drop_duplicates(["device", *SHAPES, "launch"], keep="last", ignore_index=True)
 
 

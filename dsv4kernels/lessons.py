@@ -79,8 +79,10 @@ def read(path: Path) -> Lesson:
 
     try:
         notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)  # what reading has only logged
     except Exception as error:  # nbformat raises a different one for each way to be broken
-        raise LessonError(f"{path.name} is not a notebook: {error}") from None
+        reason = str(error).strip().partition("\n")[0]
+        raise LessonError(f"{path.name} is not a notebook: {reason}") from None
     tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     if len(tagged) != 1:
         raise LessonError(f"{path.name} has {len(tagged)} cells tagged `parameters`, needs one")

@@ -6,9 +6,10 @@ out: code is coloured by CSS, figures and tables are in the page, a widget becom
 
 import contextlib
 import copy
+import fcntl
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -87,28 +88,57 @@ def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        with open(part, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())  # a quota may be told of as late as this
         os.replace(part, path)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         with contextlib.suppress(OSError):
             part.unlink()
         raise
 
 
-def prepare(build: Path, names: Iterable[str]) -> None:
-    """Take away an earlier run's pages of these lessons, and see that new ones can be written.
+@contextlib.contextmanager
+def prepared(build: Path, names: Iterable[str]) -> Iterator[None]:
+    """Hold a folder for one run's pages of these lessons; an earlier run's are taken away.
 
     Raises:
-        LessonError: they cannot.
+        LessonError: it cannot be written to, or another run holds it, whose pages stay.
     """
+    try:
+        (build / "notebooks").mkdir(parents=True, exist_ok=True)
+        held = os.open(build, os.O_RDONLY)
+    except OSError as error:
+        raise LessonError(f"cannot write to {build}: {error.strerror}") from None
+    try:
+        _hold(held, build)
+        _clear(build, names)
+        yield
+    finally:
+        os.close(held)
+
+
+def _hold(folder: int, build: Path) -> None:
+    # The lock is the process's, not a file's: a run that is killed leaves none behind.
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LessonError(f"another run is writing to {build}; wait, or choose --build") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def _clear(build: Path, names: Iterable[str]) -> None:
     stale = [build / "index.html", build / "ledger.json"]
     for name in names:
         stale += [build / f"{name}.html", build / "notebooks" / f"{name}.ipynb"]
+    folders = (build, build / "notebooks")
+    stale += [part for folder in folders for part in folder.glob(".*.part")]  # of a killed run
     try:
         for path in stale:
             path.unlink(missing_ok=True)
-        (build / "notebooks").mkdir(parents=True, exist_ok=True)
-        for folder in (build, build / "notebooks"):
+        for folder in folders:
             write(folder / "probe", "x" * 4096)
             (folder / "probe").unlink()
     except OSError as error:

@@ -2,18 +2,24 @@
 
 import os
 import signal
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
 
+from triton import knobs
+
 from .lessons import ROOT
+
+_LONGEST = 107  # bytes in the path of a socket on Linux
 
 
 class Kernels:
     """Starts kernels of this very interpreter, the same whoever calls, and ends what they leave.
 
     No folder is searched for kernelspecs, so `python3` is ipykernel under `sys.executable`
-    whatever the notebook's metadata or a user's own kernelspecs say.
+    whatever the notebook's metadata or a user's own kernelspecs say. They are spoken to through
+    sockets in the scratch folder, not through a network.
     """
 
     def __init__(self, folder: Path, scratch: Path, jobs: int):
@@ -26,6 +32,9 @@ class Kernels:
             ),
         }
         self.env.pop("MPLBACKEND", None)
+        for name, cache in _caches().items():
+            if not _usable(cache):
+                self.env[name] = str(scratch / name)
         self.folder, self.scratch = folder, scratch
         self.stopping = threading.Event()
         self.groups: set[int | None] = set()
@@ -42,6 +51,8 @@ class Kernels:
             def __init__(self, **options):
                 options["kernel_spec_manager"] = KernelSpecManager(kernel_dirs=[])
                 options["connection_file"] = str(kernels.scratch / f"{name}.json")
+                if len(os.fsencode(kernels.scratch / f"{name}-ipc-5")) <= _LONGEST:
+                    options["transport"] = "ipc"
                 super().__init__(**options)
 
             async def start_kernel(self, **options):
@@ -87,6 +98,27 @@ class Kernels:
         self.stopping.set()
         for group in list(self.groups):
             self.end(group)
+
+
+def _caches() -> dict[str, Path]:
+    """By its environment variable, where Triton and matplotlib each keep what they computed."""
+    home = Path(os.path.expanduser("~"))
+    settings = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "matplotlib")
+    return {
+        "TRITON_CACHE_DIR": Path(knobs.cache.dir),
+        "MPLCONFIGDIR": Path(os.environ.get("MPLCONFIGDIR") or settings),
+    }
+
+
+def _usable(folder: Path) -> bool:
+    """Whether files can be written to a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"x" * 4096)
+    except OSError:
+        return False
+    return True
 
 
 def _death(code: int) -> str:

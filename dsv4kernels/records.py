@@ -5,7 +5,10 @@ guesses: an empty selection is an error, and `one_source` refuses rows of severa
 protocols or cache states in what is meant to be one curve.
 """
 
+import contextlib
 import csv
+import fcntl
+import io
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -93,11 +96,9 @@ def load_measured(device: str | None = None) -> pd.DataFrame:
     Raises:
         DataError: nothing is recorded (for that device).
     """
-    files = sorted((DATA / "measured").glob("*/*.csv"))
-    tables = [pd.read_csv(file, dtype={"skipped": "string"}) for file in files]
-    if not tables:
+    table = recorded("measured")
+    if table.empty:
         raise DataError("nothing measured is recorded under data/measured")
-    table = pd.concat(tables, ignore_index=True)
     table = table[table["median_us"].notna()].drop_duplicates(list(KEY), keep="last")
     table = table.assign(
         over_launch=table["median_us"] / table["launch_floor_us"],
@@ -148,10 +149,28 @@ def one_source(table: pd.DataFrame) -> dict[str, str]:
     return {column: str(table[column].iloc[0]) for column in SOURCE if column in table}
 
 
+def recorded(kind: str = "measured") -> pd.DataFrame:
+    """The rows of every device's files, `measured` or `counters`; perhaps none.
+
+    A last line that was cut short is left out: it may end in the middle of a number.
+    """
+    texts = [
+        _whole_lines(file.read_text(encoding="utf-8"))
+        for file in sorted((DATA / kind).glob("*/*.csv"))
+    ]
+    tables = [pd.read_csv(io.StringIO(text), dtype={"skipped": "string"}) for text in texts if text]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def _whole_lines(text: str) -> str:
+    return text[: text.rfind("\n") + 1]
+
+
 def append(rows: Iterable[Mapping], file: Path, columns: Sequence[str] = COLUMNS) -> None:
     """Append rows to a CSV file; a row is written whole or not at all.
 
-    A file whose last line was cut short by an interrupted append loses that line first.
+    A file whose last line was cut short by an interrupted append loses that line first. Who appends
+    at the same time waits.
 
     Raises:
         DataError: a row has a column that `columns` does not know, or the file another header.
@@ -162,12 +181,15 @@ def append(rows: Iterable[Mapping], file: Path, columns: Sequence[str] = COLUMNS
         raise DataError(f"unknown columns {sorted(unknown)}")
     file.parent.mkdir(parents=True, exist_ok=True)
     with open(file, "a+", newline="", encoding="utf-8") as out:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(out, fcntl.LOCK_EX)
         out.seek(0)
-        text = out.read()
-        if text and text.splitlines()[0] != ",".join(columns):
+        text, header = out.read(), ",".join(columns)
+        if text.partition("\n")[0] != header and not header.startswith(text):
             raise DataError(f"{file.name} has other columns than this version writes")
-        if text and not text.endswith("\n"):
-            out.truncate(text.rfind("\n") + 1)  # the file holds ASCII only
+        if text != _whole_lines(text):
+            text = _whole_lines(text)
+            out.truncate(len(text.encode()))
         writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
         if not text:
             writer.writeheader()

@@ -11,9 +11,9 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -67,24 +67,38 @@ def run(
     runs = {name: _Run(lesson, values.get(name, {})) for name, lesson in lessons.items()}
     chosen = [runs[name] for name in selected]
     build = Path(build).resolve()
+    if (build / "notebooks").resolve() == Path(notebooks).resolve():
+        raise LessonError(f"{build} holds the lessons themselves; choose another folder for pages")
     at_once = 1 if Path("/dev/nvidiactl").exists() else os.cpu_count() or 1
     jobs = max(1, min(jobs or at_once, len(chosen)))
-    pages.prepare(build, selected)
-    began = time.monotonic()
-    try:
-        with tempfile.TemporaryDirectory(prefix="dsv4kernels-") as scratch:
-            kernels = Kernels(Path(notebooks).resolve(), Path(scratch), jobs)
-            work = partial(_follow, kernels=kernels, build=build, cell_timeout=cell_timeout)
-            _in_parallel(chosen, work, jobs, kernels, _Progress(chosen, out or sys.stdout))
-    finally:
-        ledger = _ledger(runs, profile, dict(overrides or {}), time.monotonic() - began)
-        there = {name for name in runs if (build / f"{name}.html").exists()}
+    with pages.prepared(build, selected):
+        began = time.monotonic()
         try:
-            pages.write(build / "ledger.json", json.dumps(ledger, indent=1, ensure_ascii=False))
-            pages.write(build / "index.html", pages.index(ledger, there))
-        except OSError as error:
-            raise LessonError(f"cannot write to {build}: {error.strerror}") from error
-    return ledger
+            with _scratch() as scratch:
+                kernels = Kernels(Path(notebooks).resolve(), scratch, jobs)
+                work = partial(_follow, kernels=kernels, build=build, cell_timeout=cell_timeout)
+                _in_parallel(chosen, work, jobs, kernels, _Progress(chosen, out or sys.stdout))
+        finally:
+            ledger = _ledger(runs, profile, dict(overrides or {}), time.monotonic() - began)
+            there = {name for name in runs if (build / f"{name}.html").exists()}
+            try:
+                text = json.dumps(ledger, indent=1, ensure_ascii=False)
+                pages.write(build / "ledger.json", text)
+                pages.write(build / "index.html", pages.index(ledger, there))
+            except OSError as error:
+                raise LessonError(f"cannot write to {build}: {error.strerror}") from error
+        return ledger
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder that is there for as long as the run."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="dsv4kernels-")
+    except OSError as error:
+        raise LessonError(f"no folder for temporary files: {error.strerror}") from None
+    with folder as name:
+        yield Path(name)
 
 
 @dataclass
@@ -264,6 +278,10 @@ class _Progress:
         self.printed: set[str] = set()
 
     def show(self, last: bool = False) -> None:
+        with suppress(OSError):  # nobody reads them any more, or the disk is full: the run goes on
+            self._write(last)
+
+    def _write(self, last: bool) -> None:
         lines = []
         if self.live:
             lines = [run.line()[: None if last else self.width] for run in self.runs]

@@ -5,21 +5,15 @@ import io
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from html.parser import HTMLParser
-from pathlib import Path
 
 import nbformat
 import papermill
 import pytest
-import yaml
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from small_lessons import PARAMETERS, command, profile, store
 
 from dsv4kernels import lessons, pages, runner
-from dsv4kernels.__main__ import main
 from dsv4kernels.parameters import LessonError, ParameterError
 
 SETUP = """\
@@ -35,8 +29,6 @@ GOOD = [
     "display(Javascript('alert(1)'))\nHTML('<table><tr><td>a table</td></tr></table>')",
 ]
 PYTHON3 = {"name": "python3", "display_name": "Python 3", "language": "python"}
-SUMMARY = "What *it* shows.\nAnd [why](x)."
-PARAMETERS = "count = 1  # how many"
 BROKEN = {
     "raises": (
         ["x = 1", "1 / 0", "print('after')"],
@@ -49,22 +41,6 @@ BROKEN = {
 }
 
 
-def store(folder, name, cells, tags=("parameters",), metadata=None):
-    notebook = new_notebook(metadata=metadata or {})
-    notebook.cells.append(new_markdown_cell(f"# Lesson {name}\n\n{SUMMARY}\n\nMore."))
-    for index, source in enumerate(cells):
-        tagged = [tags[index]] if index < len(tags) else []
-        notebook.cells.append(new_code_cell(source, metadata={"tags": tagged}))
-    folder.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, folder / f"{name}.ipynb")
-
-
-def profile(folder, **profiles):
-    (folder / "profiles").mkdir(parents=True, exist_ok=True)
-    for name, content in {"quick": {}, **profiles}.items():
-        (folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(content))
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Two small lessons with parameters; nothing in them is slow."""
@@ -73,12 +49,6 @@ def folder(tmp_path):
     store(folder, "02_second", ["counts = [1]  # how many\nrate = 0.5  # share", "print(counts)"])
     profile(folder)
     return folder
-
-
-def command(folder, *arguments):
-    return main(
-        ["run", "--notebooks", str(folder), "--build", str(folder.parent / "build"), *arguments]
-    )
 
 
 # What is refused before anything runs
@@ -353,49 +323,6 @@ def test_a_kernel_that_cannot_start_says_why(folder, tmp_path, monkeypatch, caps
         "Kernel died before replying to kernel_info · no ipykernel here" in capsys.readouterr().out
     )
     assert "print" in (folder.parent / "build" / "01_first.html").read_text()
-
-
-def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def test_ctrl_c_ends_the_kernels_and_what_they_started(tmp_path):
-    folder, pids = tmp_path / "notebooks", tmp_path / "pids"
-    busy = (
-        "import os, subprocess, time\nfrom pathlib import Path\n"
-        "child = subprocess.Popen(['sleep', '60'])\n"
-        f"Path({str(tmp_path)!r}, 'part').write_text(f'{{os.getpid()}} {{child.pid}}')\n"
-        f"os.replace({str(tmp_path / 'part')!r}, {str(pids)!r})\ntime.sleep(60)"
-    )
-    store(folder, "01_busy", [PARAMETERS, busy])
-    store(folder, "02_waits", [PARAMETERS, "print(count)"])
-    profile(folder)
-    options = ["--notebooks", folder, "--build", tmp_path / "build", "--jobs", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dsv4kernels", "run", *options],
-        cwd=lessons.ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not pids.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        said, error = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, error
-    assert error.strip() == "interrupted"
-    assert "failed   01_busy" in said and "not run  02_waits" in said
-    assert not any(alive(int(pid)) for pid in pids.read_text().split())
-    ledger = json.loads((tmp_path / "build" / "ledger.json").read_text())
-    assert ledger["lessons"]["01_busy"]["error"] == "interrupted"
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -61,8 +61,68 @@ def test_papermill_sees_the_same_parameters(path):
     assert all(parameter["help"] for parameter in seen.values())
 
 
-def test_code_is_plain_python(notebook):
+# What a lesson may import. Nothing here starts a process or fetches anything, but pandas' and
+# torch's readers, which take addresses too.
+MODULES = {"collections", "contextlib", "dataclasses", "functools", "inspect", "itertools", "json"}
+MODULES |= {"math", "pathlib", "random", "re", "statistics", "string", "sys", "textwrap", "time"}
+MODULES |= {"types", "typing", "warnings"}
+MODULES |= {"IPython", "dsv4kernels", "ipywidgets", "matplotlib", "numpy", "pandas", "torch"}
+MODULES |= {"triton"}
+NAMES = {"__builtins__", "__import__", "compile", "eval", "exec", "get_ipython"}
+ATTRIBUTES = {"__builtins__", "__import__", "get_ipython", "getoutput", "hub", "modules", "popen"}
+ATTRIBUTES |= {"load_state_dict_from_url", "run_cell_magic", "run_line_magic", "system"}
+SHOWN = {"HTML", "Markdown"}  # what may be given an address
+
+
+def reaches_out(source):
+    """What in a cell's source could start a process, fetch something, or hide that it does."""
+    for node in ast.walk(ast.parse(source)):
+        imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            imported = [node.module or "."]
+        yield from (name for name in imported if name.split(".")[0] not in MODULES)
+        if isinstance(node, ast.Name) and node.id in NAMES:
+            yield node.id
+        if isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
+            yield node.attr
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] not in SHOWN:
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            texts = [each.value for each in given if isinstance(each, ast.Constant)]
+            yield from (text for text in texts if "://" in str(text))
+
+
+def test_code_is_plain_python_that_reaches_for_nothing(notebook):
     for cell in code(notebook):
-        assert not any(line.lstrip().startswith(("!", "%")) for line in cell.source.splitlines())
         assert "pip install" not in cell.source
-        ast.parse(cell.source)
+        assert not list(reaches_out(cell.source))  # a `!` or `%` is no Python: SyntaxError
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import subprocess",
+        "from urllib.request import urlopen",
+        "import os, math",
+        "import requests as math",
+        "import IPython\nIPython.get_ipython().system('ls')",
+        "get_ipython().run_line_magic('pip', 'install x')",
+        "__import__('socket')",
+        "exec('import socket')",
+        "import sys\nsys.modules['os']",
+        "import pandas as pd\npd.read_csv('https://a.b/c.csv')",
+        "import torch\ntorch.hub.load('a', 'b')",
+        "from . import x",
+    ],
+)
+def test_reaching_out_is_seen(source):
+    assert list(reaches_out(source))
+
+
+@pytest.mark.parametrize("source", ["!ls", "%pip install x", "%%bash\nls", "x = !ls", "ls?"])
+def test_a_magic_is_no_python(source):
+    with pytest.raises(SyntaxError):
+        list(reaches_out(source))
+
+
+def test_an_address_may_be_shown():
+    assert not list(reaches_out("from IPython.display import Markdown\nMarkdown('https://a.b')"))

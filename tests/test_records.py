@@ -65,15 +65,30 @@ def test_an_interrupted_append_costs_its_own_line_only(data):
     assert sorted(records.load_measured().tokens) == [8, 16]
 
 
+@pytest.mark.parametrize("kind", ["measured", "counters"])
+def test_a_figure_that_was_cut_short_is_not_read(data, kind):
+    file = data / kind / "test-gpu" / "tokens.csv"
+    records.append([ROW, ROW | {"tokens": 16, "median_us": 12.75}], file)
+    whole = file.read_text()
+    file.write_text(whole[: whole.index("12.75") + 2])  # 12 would look like a figure
+    assert records.recorded(kind).tokens.tolist() == [8]
+    file.write_text("suite,ker")
+    assert records.recorded(kind).empty
+    records.append([ROW], file)
+    assert file.read_text() == whole[: whole.index("\n", whole.index("\n") + 1) + 1]
+
+
 def test_columns_are_fixed(data):
     file = data / "measured" / "test-gpu" / "tokens.csv"
     with pytest.raises(records.DataError, match=r"unknown columns .*colour"):
         records.append([ROW | {"colour": "red"}], file)
     assert not file.exists()
     file.parent.mkdir(parents=True)
-    file.write_text("other,header\n1,2\n")
-    with pytest.raises(records.DataError, match="other columns"):
-        records.append([ROW], file)
+    for text in ("other,header\n1,2\n", "other,hea"):
+        file.write_text(text)
+        with pytest.raises(records.DataError, match="other columns"):
+            records.append([ROW], file)
+        assert file.read_text() == text
 
 
 def test_an_empty_selection_is_an_error(data):
