@@ -16,9 +16,11 @@ import triton.language as tl
 
 from . import runtime
 
-# A narrow row fits one tile. A program takes two of them, 128 columns to a warp; with few entries
-# in all rows together one, on twice the warps, which ends sooner but asks for more of the GPU.
+# A narrow row fits one tile. With few entries in all rows together a program takes one, on many
+# warps, which ends soonest but asks for more of the GPU. With more rows it takes two short ones or
+# one longer one, 256 columns to a warp; with very many two, 128 columns to a warp.
 NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
+SHORT, SOME_ROWS = 512, 4096
 # A wide row is one program's loop over tiles. With so few tokens that most of the GPU would idle, a
 # program takes a part of it, and one more counts it, with all of it at once; with some more, a
 # program takes it in one tile, if it is not too long to be held.
@@ -40,12 +42,19 @@ def rule(tokens: int, width: int) -> Choice:
         tile = runtime.power_of_2(max(width, 128))
         if tokens * width <= FEW_ENTRIES:
             return Choice("row", tile, min(tile // 64, MOST_WARPS))
+        if tokens <= SOME_ROWS:
+            return Choice("two rows" if tile <= SHORT else "row", tile, max(tile // 256, 1))
         return Choice("two rows", tile, tile // 128)
     if tokens <= FEW_WIDE and width <= WIDEST_COUNTED:
         return Choice("parts", PART_TILE, PART_WARPS)
     if tokens <= SOME_WIDE and width <= WIDEST_TILE:
         return Choice("row", runtime.power_of_2(width), WIDE_WARPS)
     return Choice("row", WIDE_TILE, WIDE_WARPS)
+
+
+def choices(width: int) -> set[Choice]:
+    """All that the rule can choose for rows of a width, whatever the number of tokens."""
+    return {rule(tokens, width) for tokens in (1, SOME_WIDE, SOME_ROWS, FEW_ENTRIES + 1)}
 
 
 def slot_mapping(
@@ -86,8 +95,7 @@ def slot_mapping(
         # The others of this geometry too: a batch that grows must not meet the compiler.
         geometry = slots.get_device(), width, block_size, *(stride % 16 for stride in strides)
         if geometry not in _compiled:
-            others = {rule(count, width) for count in (1, SOME_WIDE, FEW_ENTRIES)} - {choice}
-            for other in others:
+            for other in choices(width) - {choice}:
                 _launch(args, tokens, width, other).compile_ahead()
             _compiled.add(geometry)
     return launch

@@ -178,9 +178,11 @@ def load(specification: str) -> Callable:
 def _import(where):
     if not where.endswith(".py"):
         return importlib.import_module(where)
-    file = Path(where).resolve()
-    if not file.is_file():
-        raise LessonError(f"no file {where}")
+    # A lesson runs in its own folder, and its caller mostly in the root.
+    places = [(base / where).resolve() for base in (Path(), Path(__file__).parent.parent)]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise LessonError(f"no file {where}, neither here nor in the repository's root")
     spec = importlib.util.spec_from_file_location(f"_candidate_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # Triton reads a kernel's source through its module

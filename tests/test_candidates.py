@@ -213,7 +213,7 @@ def test_inputs_lie_between_borders_of_likely_values():
     ("specification", "words"),
     [
         ("no_such_module_here:f", "no_such_module_here cannot be imported: ModuleNotFoundError"),
-        ("no/such.py:f", "no file no/such.py"),
+        ("no/such.py:f", "no file no/such.py, neither here nor in the repository"),
         (f"{FILE}:combin", "has no function 'combin'; did you mean combine?"),
         ("nonsense:", "neither module:function nor file.py:function"),
     ],

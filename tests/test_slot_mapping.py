@@ -24,7 +24,7 @@ VARIANTS = (*slot_mapping.VARIANTS, MANY_ROWS)
 def mapped(*args, variant, out=None, function=slot_mapping.compute_global_topk_indices_and_lens):
     if variant != MANY_ROWS:
         return function(*args, variant=variant, out=out)
-    with mock.patch.multiple(own_mapping, FEW_ENTRIES=-1, FEW_WIDE=-1, SOME_WIDE=-1):
+    with mock.patch.multiple(own_mapping, FEW_ENTRIES=-1, FEW_WIDE=-1, SOME_WIDE=-1, SOME_ROWS=-1):
         return function(*args, out=out)
 
 
@@ -81,9 +81,9 @@ def test_equals_the_reference(variant, kind):
 
 
 def test_own_takes_two_rows_a_program_where_there_are_many():
-    batch = presets.mapping(PRO_C4A, 257, 3, padding=2)  # 259 rows: the last program has one
+    batch = presets.mapping(FLASH_C4A, 513, 3, padding=2)  # 515 rows: the last program has one
     _, launch = slot_mapping.plan(*batch.slot_mapping_args())
-    assert launch.grid == (130,)
+    assert launch.grid == (258,)
     check("own", batch)
 
 
@@ -433,3 +433,11 @@ def test_sizes_that_no_int32_holds_are_named():
         slot_mapping.compute_global_topk_indices_and_lens(*wide)
     with pytest.raises(ValueError, match="dcp_world_size must be an int32, got 2147483648"):
         slot_mapping.compute_dcp_global_topk_indices_and_lens(*batch.dcp_args(2**31, 0))
+
+
+@pytest.mark.parametrize("width", [1, 64, 128, 300, 512, 1000, 1024, 2048, 8192, 8320, 70_000])
+def test_all_choices_of_a_geometry_are_known_ahead(width):
+    """What is compiled at a geometry's first call is all that its later batches can ask for."""
+    ahead = own_mapping.choices(width)
+    assert {own_mapping.rule(tokens, width) for tokens in range(1, 300_000, 31)} <= ahead
+    assert len(ahead) <= 3
