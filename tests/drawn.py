@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import POISON
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from dsv4kernels import combine, presets, runtime, steps, variants
@@ -12,11 +12,11 @@ from dsv4kernels.presets import Preset
 BORDER = 160  # elements of red zone before and after an output: more than a row of any test here
 GARBAGE = (-(2**31), -(2**31) + 1, -700, -2, -1, 0, 1, 2, 3, 7, 12, 700, 1 << 29, 2**31 - 1)
 
-# `parts` needs tiles no wider than the row; `two rows` one as wide.
+# Legal for the widths drawn: `parts` needs tiles no wider than a row, `two rows` one as wide.
 OWN = {
-    "slot_mapping": ("own", "row=16/1", "row=64/1", "two rows=64/1", "parts=4/1"),
+    "slot_mapping": ("own", "row=16/1", "two rows=64/1", "parts=8/1"),
     "dcp": ("own",),
-    "combine": ("own", "tile=1x32/1", "tile=8x16/1", "tile=4x256/1"),
+    "combine": ("own", "tile=2x64/1", "tile=8x32/1"),
 }
 OTHERS = {
     "slot_mapping": ("runtime", "constexpr"),
@@ -28,14 +28,20 @@ SAFE = [(kernel, variant) for kernel in OWN for variant in OWN[kernel]]
 
 
 def examples(most):
-    """Settings of a property: the same examples in every run, no limit of time."""
-    return settings(max_examples=most, derandomize=True, deadline=None, database=None)
+    """Settings of a property: the same examples in every run, no limit of time for one."""
+    return settings(
+        max_examples=most,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),  # explaining a failure takes minutes here
+    )
 
 
 @st.composite
 def geometries(draw) -> Preset:
     """A layer of a few columns; powers of two only by chance."""
-    width = draw(st.integers(3, 40))
+    width = draw(st.integers(5, 40))
     topk = draw(st.integers(0, width))
     return Preset(
         "drawn",
@@ -73,7 +79,7 @@ def batches(draw, least_requests=0, paddings=3, preset=None) -> presets.Batch:
         padding=draw(st.integers(0, paddings)),
         first_query_start=draw(st.sampled_from((0, 1, 700, last_start))),
         row_stride=preset.row_width + draw(st.integers(0, 9)),
-        table_stride=draw(st.sampled_from((None, 97, 301))),
+        table_stride=draw(st.sampled_from((None, 331))),
         seed=draw(st.integers(0, 99)),
         device="cpu",
     )

@@ -22,7 +22,7 @@ def assert_as_the_reference(kernel, variant, arguments, gap):
 
 @pytest.mark.parametrize(("kernel", "variant"), EVERY)
 def test_every_variant_equals_the_reference(kernel, variant):
-    @examples(25)
+    @examples(12)
     @given(calls(kernel), st.integers(0, 5))
     def holds(arguments, gap):
         assert_as_the_reference(kernel, variant, arguments, gap)
@@ -32,7 +32,7 @@ def test_every_variant_equals_the_reference(kernel, variant):
 
 @pytest.mark.parametrize(("kernel", "variant"), EVERY)
 def test_no_variant_touches_what_is_outside_a_tensors_shape(kernel, variant):
-    @examples(6)
+    @examples(4)
     @given(calls(kernel))
     def holds(arguments):
         launch = launched(caller(kernel, variant), arguments)
@@ -44,7 +44,7 @@ def test_no_variant_touches_what_is_outside_a_tensors_shape(kernel, variant):
 
 @pytest.mark.parametrize(("kernel", "variant"), SAFE)
 def test_own_variants_are_safe_whatever_the_values(kernel, variant):
-    @examples(25)
+    @examples(12)
     @given(garbage(kernel))
     def holds(arguments):
         zone = RedZone.of(kernel, arguments, gap=3)
