@@ -69,20 +69,25 @@ def batches(draw, least_requests=0, paddings=3, preset=None) -> presets.Batch:
     last_start = 2**31 - 1 - sum(query_lens)
     # A layer without a compressed key has nothing to map; others see what their position allows.
     keys = draw(st.one_of(st.none(), st.integers(0, 90))) if preset.compress_ratio else 50
-    return presets.batch(
+    padding = draw(st.integers(0, paddings))
+    batch = presets.batch(
         preset,
         query_lens,
         seq_lens,
         gather_lens=gather_lens,
         keys=keys,
         holes=draw(st.sampled_from((0.0, 0.3))),
-        padding=draw(st.integers(0, paddings)),
+        padding=padding,
         first_query_start=draw(st.sampled_from((0, 1, 700, last_start))),
         row_stride=preset.row_width + draw(st.integers(0, 9)),
         table_stride=draw(st.sampled_from((None, 331))),
         seed=draw(st.integers(0, 99)),
         device="cpu",
     )
+    batch.block_table.sub_(draw(st.integers(0, 1)))  # block 0 is as good as others
+    for token in range(batch.tokens - padding, batch.tokens):  # stale, or of a request that lives
+        batch.token_to_req_indices[token] = draw(st.sampled_from(GARBAGE))
+    return batch
 
 
 @st.composite
@@ -107,9 +112,10 @@ def garbage(draw, kernel) -> tuple:
     """Arguments of a kernel whose device values are anything that an int32 can hold."""
     arguments = draw(calls(kernel))
     random = torch.Generator().manual_seed(draw(st.integers(0, 99)))
-    likely = torch.tensor(GARBAGE, dtype=torch.int32)
     for value in arguments:
         if isinstance(value, torch.Tensor) and value.dtype is torch.int32:
+            # All kinds at once, or the null block alone, which the others would hide.
+            likely = torch.tensor(draw(st.sampled_from((GARBAGE, (-1,)))), dtype=torch.int32)
             part = draw(st.sampled_from((0.0, 0.2, 1.0)))
             chosen = torch.rand(value.shape, generator=random) < part
             picked = torch.randint(len(likely), value.shape, generator=random)
