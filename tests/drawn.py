@@ -62,7 +62,7 @@ def batches(draw, least_requests=0, paddings=3, preset=None) -> presets.Batch:
     """
     preset = preset or draw(geometries())
     query_lens = draw(st.lists(st.integers(0, 4), min_size=least_requests, max_size=3))
-    context = st.one_of(st.integers(-4, 6), st.integers(0, 300))
+    context = st.one_of(st.integers(-4, -1), st.integers(0, 6), st.integers(0, 300))
     seq_lens = [max(query + draw(context), 0) for query in query_lens]
     needed = [min(s, q + preset.window_size - 1) for q, s in zip(query_lens, seq_lens, strict=True)]
     gather_lens = [draw(st.integers(n, s)) for n, s in zip(needed, seq_lens, strict=True)]

@@ -2,7 +2,7 @@
 
 import pytest
 from drawn import EVERY, SAFE, RedZone, caller, calls, examples, garbage, launched
-from hypothesis import given
+from hypothesis import given, seed
 from hypothesis import strategies as st
 
 from dsv4kernels import candidates, variants
@@ -22,6 +22,7 @@ def assert_as_the_reference(kernel, variant, arguments, gap):
 
 @pytest.mark.parametrize(("kernel", "variant"), EVERY)
 def test_every_variant_equals_the_reference(kernel, variant):
+    @seed(f"{kernel} {variant}")  # other examples for each
     @examples(12)
     @given(calls(kernel), st.integers(0, 5))
     def holds(arguments, gap):
@@ -32,6 +33,7 @@ def test_every_variant_equals_the_reference(kernel, variant):
 
 @pytest.mark.parametrize(("kernel", "variant"), EVERY)
 def test_no_variant_touches_what_is_outside_a_tensors_shape(kernel, variant):
+    @seed(f"{kernel} {variant}")  # other examples for each
     @examples(4)
     @given(calls(kernel))
     def holds(arguments):
@@ -44,6 +46,7 @@ def test_no_variant_touches_what_is_outside_a_tensors_shape(kernel, variant):
 
 @pytest.mark.parametrize(("kernel", "variant"), SAFE)
 def test_own_variants_are_safe_whatever_the_values(kernel, variant):
+    @seed(f"{kernel} {variant}")  # other examples for each
     @examples(12)
     @given(garbage(kernel))
     def holds(arguments):
