@@ -129,7 +129,7 @@ def _write_request(
     tl.store(address, index, mask=written, cache_modifier=".cs")  # not read again here
     if chunk == 0:
         tl.store(lens + token, length, mask=in_request)
-    return end
+    return tl.maximum(start, end)  # a request that ends before it starts gives no row back
 
 
 @runtime.kernel(do_not_specialize=("tokens", "requests", "M", "N"))
@@ -169,8 +169,10 @@ def _combine_tile(
     for first in range(0, requests - 1, REQUESTS):
         other = first + tl.arange(0, REQUESTS)
         in_search = other < requests - 1
-        other_end = tl.load(query_start_loc + 1 + other, mask=in_search, other=0x7FFFFFFF)
-        request += tl.sum((other_end - origin <= first_token).to(tl.int32))
+        other_end = tl.load(query_start_loc + 1 + other, mask=in_search, other=0)
+        # No value stands for "no request": less a negative or a large origin, each would count.
+        before = in_search & (other_end - origin <= first_token)
+        request += tl.sum(before.to(tl.int32))
 
     # Most tiles lie within one request: written once before the loop over the others, the code
     # that all run is straight, which saves a twentieth of the time.

@@ -167,8 +167,8 @@ def _by_rows(
     for first in range(0, requests, REQUESTS):
         other = first + tl.arange(0, REQUESTS)
         known = other < requests
-        end = tl.load(query_start_loc + 1 + other, mask=known, other=0x7FFFFFFF)
-        request += tl.sum((end - origin <= token).to(tl.int32))
+        end = tl.load(query_start_loc + 1 + other, mask=known, other=0)
+        request += tl.sum((known & (end - origin <= token)).to(tl.int32))
     topk_len, swa_len, window = 0, 0, 0
     if request < requests:
         seq_len = tl.load(seq_lens + request)

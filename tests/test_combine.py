@@ -148,13 +148,35 @@ def test_new_outputs_are_wholly_written(num_workers):
 
 def test_own_touches_nothing_outside_whatever_the_values():
     batch = presets.batch(SMALL, [5, 4, 3], padding=2)
-    for starts in ([0, 9, 2, 12], [0, -5, 700, 3], [0, 100, 200, 300], [7, 7, 7, 7]):
+    for starts in (
+        [0, 9, 2, 12],
+        [0, -5, 700, 3],
+        [0, 100, 200, 300],
+        [7, 7, 7, 7],
+        [-1, 5, 9, 12],
+        [-(2**31), 5, 9, 12],
+        [2**31 - 1, 5, 9, 12],
+        [0, 3, 1, 4],
+    ):
         batch.query_start_loc.copy_(int32(starts))
         out = indices, lens = poisoned(batch.tokens, 128)
         _, launch = combine.plan(*batch.combine_args(), out=out)
-        assert OUTSIDE not in set(trace(launch).tensor)
+        accesses = trace(launch)
+        assert OUTSIDE not in set(accesses.tensor), starts
+        stored = accesses[accesses.op == "store"]
+        assert not stored.duplicated(["tensor", "row", "column"]).any(), starts
         assert (lens != POISON).all()
         assert (indices != POISON).all()
+
+
+@pytest.mark.parametrize("first", [-(2**31), -3, 2**31 - 1 - 9])
+def test_the_first_start_may_be_any_int32(first):
+    batch = presets.batch(SMALL, [5, 4], [60, 30], padding=4)
+    expected = reference.combine_topk_swa_indices(*batch.combine_args())
+    batch.query_start_loc.add_(first)
+    outputs, launch = combine.plan(*batch.combine_args())
+    assert OUTSIDE not in set(trace(launch).tensor)
+    assert_same(outputs, expected)
 
 
 @pytest.mark.parametrize("num_workers", [None, 3])
