@@ -26,6 +26,8 @@ FLOW = [
     {"bench", "candidates", "counters", "limits", "sources"},
     {"plots.__init__"},
     {name for name in MODULES if name.startswith("plots.") and name != "plots.__init__"},
+    {"widgets.__init__"},
+    {name for name in MODULES if name.startswith("widgets.") and name != "widgets.__init__"},
     {"lessons"},
     {"processes", "pages"},
     {"runner"},
