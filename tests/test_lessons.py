@@ -285,7 +285,8 @@ def test_pages_load_nothing_and_read_well(ran):
     assert (
         "<td>a table</td>" in good and "alert(1)" not in good.split("<main>")[1].split("<table>")[1]
     )
-    assert "(a control: it moves when this lesson is open in JupyterLab)" in good
+    assert "<p><em>Run the lesson in JupyterLab to move the controls.</em></p>" in good
+    assert "IntSlider(" not in good and "widget-view" not in good
     assert "Live on a test · compiled for sm_90, sm_120" in good
     assert 'href="index.html"' in good and "<title>Lesson 00_good</title>" in good
     assert "ZeroDivisionError" in html["01_raises"]
