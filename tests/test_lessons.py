@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
 import papermill
 import pytest
 import yaml
+from conftest import Loads
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from dsv4kernels import lessons, pages, runner
@@ -245,30 +245,6 @@ def test_the_kernel_is_this_interpreter_in_the_notebooks_folder(ran):
     printed = "".join(o.get("text", "") for c in executed.cells for o in c.get("outputs", []))
     assert f"{sys.executable} {build.parent / 'notebooks'}" in printed
     assert "{'tokens': [1000, 8], 'exact': True, 'label': 'from the profile'}" in printed
-
-
-class Loads(HTMLParser):
-    """Collects what a browser would fetch or execute."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.found = []
-        self.in_style = False
-        self.feed(html)
-
-    def handle_starttag(self, tag, attributes):
-        self.in_style = tag == "style"
-        for name, value in attributes:
-            fetched = name in ("src", "srcset", "data") or (name == "href" and tag != "a")
-            if fetched and not (value or "").startswith("data:"):
-                self.found.append((tag, value))
-        if tag in ("script", "iframe", "object", "embed"):
-            self.found.append((tag, dict(attributes)))
-
-    def handle_data(self, data):
-        if self.in_style:
-            urls = data.replace("url(data:", "").replace("url('data:", "").replace('url("data:', "")
-            self.found += ["css"] * ("url(" in urls or "@import" in urls)
 
     def handle_endtag(self, tag):
         self.in_style = False

@@ -276,13 +276,12 @@ def programs(query_lens: Sequence[int], workers: int):
     rows = occupancy.rows(query_lens, workers).T
     idle, most = int((rows == 0).sum()), int(rows.max(initial=0))
     figure, axes = new(size=(8, 3.6))
-    shades = matplotlib.colormaps["Blues"].copy()
-    shades.set_bad("#E69F00")
+    shades = matplotlib.colormaps["Blues"].with_extremes(bad="#E69F00")
     drawn = axes.imshow(
         np.ma.masked_equal(rows, 0), cmap=shades, vmin=0, vmax=max(most, 1), aspect="auto",
         interpolation="nearest", extent=(-0.5, len(query_lens) - 0.5, workers - 0.5, -0.5),
     )  # fmt: skip
-    figure.colorbar(drawn, label="rows written").locator = MaxNLocator(integer=True)
+    figure.colorbar(drawn, label="rows written", ticks=MaxNLocator(integer=True))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=False)

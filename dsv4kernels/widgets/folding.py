@@ -82,7 +82,7 @@ def picture(
             figure,
             alt=f"Stacked bars of instruction classes: {left} instructions, {names[0]}; "
             f"{right} instructions, {names[1]}.",
-            caption=f"Slot mapping compiled twice; {names[0]}; {names[1]}.",
+            caption=f"Slot mapping compiled twice, for {target}; {names[0]}; {names[1]}.",
         )
         + table(counts.loc[list(COUNTS)])
         + paragraph(
