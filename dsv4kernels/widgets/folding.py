@@ -67,6 +67,7 @@ def picture(
     before = dict(now, folded=()) if before is None else dict(before)
     kernels = [compiled(**choice) for choice in (before, now)]
     names = _names(before, now)
+    where = f", for {target}" if before["target"] == target else ""
     reports = [codegen.report(kernel) for kernel in kernels]
     left, right = (report["instructions"] for report in reports)
     figure = folding.composition(
@@ -82,7 +83,7 @@ def picture(
             figure,
             alt=f"Stacked bars of instruction classes: {left} instructions, {names[0]}; "
             f"{right} instructions, {names[1]}.",
-            caption=f"Slot mapping compiled twice, for {target}; {names[0]}; {names[1]}.",
+            caption=f"Slot mapping compiled twice{where}; {names[0]}; {names[1]}.",
         )
         + table(counts.loc[list(COUNTS)])
         + paragraph(
