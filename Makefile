@@ -1,6 +1,7 @@
 # make notebooks [PROFILE=quick] [ARGS="--only 02"]    run the lessons; pages in build/
 # make test                                            lint, format, tests
-# make lab                                             open the lessons in JupyterLab
+# make lab [ARGS="--no-browser --port 8899"]           open the lessons in JupyterLab, 00 first
+# make browser                                         drive them in Chromium, where there is one
 # make clean                                           remove build/ and caches, keep .venv
 # make locked                                          install as CI does, each file's hash checked
 # make lock UV=path/to/uv                              write the hashes of constraints.txt anew
@@ -10,6 +11,7 @@ PYTHON ?= python3
 PROFILE ?= full
 ARGS ?=
 UV ?= uv
+LESSONS ?= notebooks
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 PIP := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
@@ -21,7 +23,7 @@ echo "Installing into .venv: some minutes the first time."
 "$(PYTHON)" -m venv .venv
 endef
 
-.PHONY: notebooks test lab clean locked lock
+.PHONY: notebooks test lab browser clean locked lock
 
 notebooks: $(INSTALLED)
 	@$(VENV_PYTHON) -m dsv4kernels run --profile "$(PROFILE)" $(ARGS)
@@ -32,7 +34,11 @@ test: $(INSTALLED)
 	$(VENV_PYTHON) -m pytest
 
 lab: $(INSTALLED)
-	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab notebooks
+	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab "$(LESSONS)" \
+		--LabApp.default_url=/lab/tree/00_start_here.ipynb $(ARGS)
+
+browser: $(INSTALLED)
+	$(VENV_PYTHON) -m pytest tests/browser -m browser -n 0 -rs
 
 clean:
 	rm -rf build dsv4kernels.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -150,6 +150,8 @@ def page(notebook: Any, title: str) -> str:
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
+    from .widgets import REMARK
+
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
     notebook.metadata["title"] = title
@@ -157,7 +159,7 @@ def page(notebook: Any, title: str) -> str:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if data.pop(_WIDGET, None) is not None:
-                data["text/plain"] = "(a control: it moves when this lesson is open in JupyterLab)"
+                data["text/html"] = f"<p><em>{REMARK}</em></p>"
             data.setdefault("text/plain", "")
     # Without scripts a page cannot show JavaScript, so the next best form is taken.
     shown = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg"]

@@ -6,6 +6,7 @@ table takes the place of another.
 
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 
 from . import bench, records, runtime
@@ -72,6 +73,34 @@ def swept(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         cells = relative(rows).droplevel(["preset", "requests"])
         found[preset] = cells[[shape for shape in cells if "/" in shape]]
     return found
+
+
+def nearest(
+    table: pd.DataFrame, requests: int, tokens: int, workers: int
+) -> tuple[pd.Series, float]:
+    """The measured combine call of the published kernel that is most like one of this shape.
+
+    Args:
+        table: columns `requests`, `tokens` and `variant`, and what else is wanted of the row.
+        requests: of the batch, at least 1.
+        tokens: of all requests together, at least 1.
+        workers: programs a request.
+
+    Returns:
+        its row with `workers`, and how far it is off: doublings of requests, of tokens and of
+        workers, summed up; 0 where the shape was measured.
+
+    Raises:
+        records.DataError: no row of the published kernel is in the table.
+    """
+    table = table[table["variant"].str.fullmatch(r"workers=\d+")]
+    if table.empty:
+        raise records.DataError("no call of the published combine kernel is recorded")
+    count = table["variant"].str.removeprefix("workers=").astype(int)
+    table = table.assign(workers=count).reset_index(drop=True)
+    wanted = {"requests": requests, "tokens": tokens, "workers": workers}
+    off = sum(abs(np.log2(table[name] / number)) for name, number in wanted.items())
+    return table.loc[off.idxmin()], float(off.min())
 
 
 def ratios(table: pd.DataFrame, candidate: str, comparator: str) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """What several test modules share."""
 
 import mmap
+from html.parser import HTMLParser
 
 import pytest
 import torch
@@ -45,3 +46,27 @@ def far_apart(values):
         pytest.skip(f"no address space for rows so far apart: {error}")
     whole = torch.frombuffer(memory, dtype=torch.int32)
     return torch.as_strided(whole, (rows, columns), (2**30, 1), 2**31).copy_(values)
+
+
+class Loads(HTMLParser):
+    """Collects what a browser would fetch or execute."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.found = []
+        self.in_style = False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.in_style = tag == "style"
+        for name, value in attributes:
+            fetched = name in ("src", "srcset", "data") or (name == "href" and tag != "a")
+            if fetched and not (value or "").startswith("data:"):
+                self.found.append((tag, value))
+        if tag in ("script", "iframe", "object", "embed"):
+            self.found.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        if self.in_style:
+            urls = data.replace("url(data:", "").replace("url('data:", "").replace('url("data:', "")
+            self.found += ["css"] * ("url(" in urls or "@import" in urls)

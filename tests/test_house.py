@@ -28,6 +28,8 @@ FLOW = [
     {"plots.__init__"},
     {name for name in MODULES if name.startswith("plots.") and name != "plots.__init__"},
     {"exercises"},
+    {"widgets.__init__"},
+    {name for name in MODULES if name.startswith("widgets.") and name != "widgets.__init__"},
     {"lessons"},
     {"processes", "pages"},
     {"runner"},

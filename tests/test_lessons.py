@@ -6,11 +6,11 @@ import json
 import os
 import re
 import sys
-from html.parser import HTMLParser
 
 import nbformat
 import papermill
 import pytest
+from conftest import Loads
 from small_lessons import PARAMETERS, command, profile, store
 
 from dsv4kernels import lessons, pages, runner
@@ -216,30 +216,6 @@ def test_the_kernel_is_this_interpreter_in_the_notebooks_folder(ran):
     assert f"{sys.executable} {build.parent / 'notebooks'}" in printed
     assert "{'tokens': [1000, 8], 'exact': True, 'label': 'from the profile'}" in printed
 
-
-class Loads(HTMLParser):
-    """Collects what a browser would fetch or execute."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.found = []
-        self.in_style = False
-        self.feed(html)
-
-    def handle_starttag(self, tag, attributes):
-        self.in_style = tag == "style"
-        for name, value in attributes:
-            fetched = name in ("src", "srcset", "data") or (name == "href" and tag != "a")
-            if fetched and not (value or "").startswith("data:"):
-                self.found.append((tag, value))
-        if tag in ("script", "iframe", "object", "embed"):
-            self.found.append((tag, dict(attributes)))
-
-    def handle_data(self, data):
-        if self.in_style:
-            urls = data.replace("url(data:", "").replace("url('data:", "").replace('url("data:', "")
-            self.found += ["css"] * ("url(" in urls or "@import" in urls)
-
     def handle_endtag(self, tag):
         self.in_style = False
 
@@ -255,7 +231,8 @@ def test_pages_load_nothing_and_read_well(ran):
     assert (
         "<td>a table</td>" in good and "alert(1)" not in good.split("<main>")[1].split("<table>")[1]
     )
-    assert "(a control: it moves when this lesson is open in JupyterLab)" in good
+    assert "<p><em>Run the lesson in JupyterLab to move the controls.</em></p>" in good
+    assert "IntSlider(" not in good and "widget-view" not in good
     assert "Live on a test · compiled for sm_90, sm_120" in good
     assert 'href="index.html"' in good and "<title>Lesson 00_good</title>" in good
     assert "ZeroDivisionError" in html["01_raises"]

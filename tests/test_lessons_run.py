@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import yaml
+from conftest import Loads
 
-from dsv4kernels import lessons, runner
+from dsv4kernels import lessons, runner, widgets
 
 OTHER = yaml.safe_load((Path(__file__).parent / "lesson_parameters.yml").read_text())
+EXPLORED = {"01", "02", "03", "04"}  # lessons with an explorer
 
 
 def test_every_lesson_has_other_parameters_to_be_tried_with():
@@ -24,3 +26,11 @@ def test_lessons_run_with_other_parameters(tmp_path, monkeypatch):
     assert not failed
     assert all(lesson["parameters"] for lesson in ledger["lessons"].values())
     assert all((tmp_path / f"{name}.html").stat().st_size > 50_000 for name in OTHER)
+    html = {name: (tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in OTHER}
+    for name, lesson in lessons.read_all().items():
+        assert Loads(html[name]).found == [], name
+        explorers = sum("_explorer.explore(" in cell.source for cell in lesson.notebook.cells)
+        assert html[name].count(widgets.REMARK) == explorers == (name[:2] in EXPLORED)
+        if explorers:  # the picture, and then in place of the controls the remark
+            section = html[name].split('id="Explore"')[1]
+            assert "<img alt=" in section.split(widgets.REMARK)[0]

@@ -65,26 +65,31 @@ def source(figure, text):
 
 
 def show(figure, *, alt, caption=""):
-    """Put a figure into the page, with the alternative text that plain figure output loses.
+    """Put a figure into the page; arguments as for `page`."""
+    from IPython.display import HTML, display
+
+    display(HTML(page(figure, alt=alt, caption=caption)))
+
+
+def page(figure, *, alt, caption=""):
+    """A figure as HTML, with the alternative text that plain figure output loses.
 
     Args:
         figure: a matplotlib Figure.
         alt: what a reader who cannot see it needs to know.
         caption: a sentence on what to see, shown below.
     """
-    from IPython.display import HTML, display
-
     picture = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(picture, format="png", dpi=150)
     data = base64.b64encode(picture.getvalue()).decode()
     width = round(figure.get_figwidth() * 100)
-    display(
-        HTML(
-            f'<figure style="margin:0.5em 0"><img alt="{html.escape(alt, quote=True)}" '
-            f'style="width:{width}px;max-width:100%;background:white" '
-            f'src="data:image/png;base64,{data}"/>'
-            f'<figcaption style="max-width:{width}px;font-size:90%">{html.escape(caption)}'
-            "</figcaption></figure>"
-        )
+    # Its place is kept while it is decoded, so that the text below does not jump.
+    ratio = f"{width}/{round(figure.get_figheight() * 100)}"
+    return (
+        f'<figure style="margin:0.5em 0"><img alt="{html.escape(alt, quote=True)}" '
+        f'style="width:{width}px;max-width:100%;aspect-ratio:{ratio};background:white" '
+        f'src="data:image/png;base64,{data}"/>'
+        f'<figcaption style="max-width:{width}px;font-size:90%">{html.escape(caption)}'
+        "</figcaption></figure>"
     )

@@ -102,11 +102,12 @@ def _legend(divides, loops):
 
 
 @styled
-def composition(reports: pd.DataFrame):
+def composition(reports: pd.DataFrame, title: str = ""):
     """What kinds of instruction each kernel consists of, as stacked bars.
 
     Args:
-        reports: what `codegen.table` returns; the first column is compared with the last.
+        reports: what `codegen.table` returns.
+        title: default what folds away from the first column to the last.
     """
     figure, axes = new(size=(8, 2.1 + 0.42 * reports.shape[1]))
     left = pd.Series(0, index=reports.columns)
@@ -128,9 +129,12 @@ def composition(reports: pd.DataFrame):
     first, last = reports.iloc[:, 0], reports.iloc[:, -1]
     gone = first["instructions"] - last["instructions"]
     share = (first["arithmetic"] - last["arithmetic"]) / gone if gone else 0
-    axes.set_title(f"Of {gone:,} instructions that fold away, {share:.0%} are integer arithmetic")
+    axes.set_title(
+        title or f"Of {gone:,} instructions that fold away, {share:.0%} are integer arithmetic"
+    )
     axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.22), ncols=3, fontsize=8.5)
-    source(figure, f"compiled for {first['target']} without a GPU")
+    targets = " and ".join(dict.fromkeys(reports.loc["target"]))
+    source(figure, f"compiled for {targets} without a GPU")
     return figure
 
 

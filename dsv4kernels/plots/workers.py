@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from .. import combine, occupancy, records
 from . import EMPTY, STYLES, new, plain_numbers, source, styled
@@ -261,4 +262,34 @@ def gain(panels: Mapping[str, pd.DataFrame], title: str):
         axes.set_title(textwrap.fill(label, 76 // len(panels)), fontsize=9, fontweight="normal")
     row[0][0].set_ylabel("requests")
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    return figure
+
+
+@styled
+def programs(query_lens: Sequence[int], workers: int):
+    """How many rows each program writes, for launches too large for `ownership`.
+
+    Args:
+        query_lens: rows of each request.
+        workers: programs a request.
+    """
+    rows = occupancy.rows(query_lens, workers).T
+    idle, most = int((rows == 0).sum()), int(rows.max(initial=0))
+    figure, axes = new(size=(8, 3.6))
+    shades = matplotlib.colormaps["Blues"].with_extremes(bad="#E69F00")
+    drawn = axes.imshow(
+        np.ma.masked_equal(rows, 0), cmap=shades, vmin=0, vmax=max(most, 1), aspect="auto",
+        interpolation="nearest", extent=(-0.5, len(query_lens) - 0.5, workers - 0.5, -0.5),
+    )  # fmt: skip
+    figure.colorbar(drawn, label="rows written", ticks=MaxNLocator(integer=True))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=False)
+    axes.set_xlabel("request")
+    axes.set_ylabel("worker")
+    axes.set_title(
+        f"{rows.size:,} programs write {sum(query_lens):,} rows: up to {most:,} each, "
+        f"{idle:,} of them none"
+    )
+    source(figure, "counted from the definition; orange: a program without a row")
     return figure

@@ -1,0 +1,124 @@
+"""The lessons as a reader meets them: opened in JupyterLab, run, and their controls moved."""
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+from dsv4kernels.lessons import NOTEBOOKS, ROOT
+
+SCREENSHOTS = ROOT / "build" / "screenshots"
+LESSONS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+LONG = 240_000  # ms that a lesson may take, on a machine that does other things too
+SLIDERS = {  # of the lessons with an explorer, and a key that moves it from where it starts
+    "01": ("position", "ArrowRight"),
+    "02": ("block size", "ArrowLeft"),
+    "03": ("workers a request", "ArrowRight"),
+    "04": ("to", "ArrowLeft"),
+}
+OTHERS = {  # a control of another kind in each, and how to change it
+    "01": ("layer", "C128A"),
+    "02": ("fold width", None),
+    "03": ("kind of GPU", "sm_90"),
+    "04": ("protocol", "event"),
+}
+# Watches the explorer's picture at every frame: its least height, and whether it was replaced.
+WATCH = """picture => {
+  window.least = Infinity;
+  window.watched = picture;
+  const look = () => {
+    window.least = Math.min(window.least, picture.getBoundingClientRect().height);
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def open_notebook(page, address):
+    """Open JupyterLab there, and wait for the notebook and its kernel."""
+    page.goto(address)
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    indicator = ".jp-NotebookPanel .jp-Notebook-ExecutionIndicator"
+    page.wait_for_selector(f'{indicator}[data-status="idle"]', timeout=60_000)
+
+
+def run_all(page, path) -> NotebookNode:
+    """Run every cell from the menu, save, and read what was saved."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.wait_for_function(
+        """() => {
+          const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
+          const texts = prompts.map(prompt => prompt.textContent.trim());
+          const stopped = document.querySelector('[data-mime-type*="jupyter.error"]');
+          const done = texts.every(text => /^.[0-9]+.:?$/.test(text));
+          return done || (stopped && !texts.includes('[*]:'));
+        }""",
+        timeout=LONG,
+    )
+    page.keyboard.press("Control+s")
+    page.wait_for_selector(".jp-mod-dirty", state="detached", timeout=30_000)
+    return nbformat.read(path, as_version=4)
+
+
+def errors(notebook):
+    """What went wrong in an executed notebook."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output["evalue"] for output in outputs if output["output_type"] == "error"]
+
+
+def test_make_lab_opens_the_first_lesson_with_its_kernel_ready(lab, page):
+    assert "/lab/tree/00_start_here.ipynb?token=" in lab.printed
+    open_notebook(page, lab.printed)
+    assert page.locator(".jp-NotebookPanel").count() == 1
+    assert page.get_by_role("tab", name="00_start_here.ipynb").count() == 1
+    page.screenshot(path=SCREENSHOTS / "make_lab.png")
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_runs_and_its_controls_move_the_picture(lab, page, name):
+    open_notebook(page, lab.lesson(name))
+    executed = run_all(page, lab.notebooks / f"{name}.ipynb")
+    assert not errors(executed)
+    code = [cell for cell in executed.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+    assert page.locator('[data-mime-type*="jupyter.error"]').count() == 0
+    explorer = page.locator(".jp-OutputArea-output .jupyter-widgets.widget-vbox")
+    assert explorer.count() == (name[:2] in SLIDERS)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+    if explorer.count():
+        move(page, explorer, name)
+
+
+def move(page, explorer, name):
+    """Move an explorer's slider by key and by mouse, and another control: other pictures."""
+    pictures = explorer.locator(".widget-html img")
+    explorer.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    seen = [pictures.first.get_attribute("src")]
+    explorer.locator(".widget-html").evaluate(WATCH)
+
+    def changed():
+        """Wait for a picture that was not there before."""
+        page.wait_for_function(
+            "seen => { const all = document.querySelectorAll('.jupyter-widgets .widget-html img');"
+            " return all.length && all[0].complete && !seen.includes(all[0].src); }",
+            arg=list(seen),
+            timeout=60_000,
+        )
+        seen.append(pictures.first.get_attribute("src"))
+
+    label, key = SLIDERS[name[:2]]
+    slider = explorer.locator(".widget-slider, .widget-select-slider").filter(
+        has=page.get_by_text(label, exact=True)
+    )
+    handle = slider.locator(".noUi-handle")
+    handle.focus()
+    page.keyboard.press(key)
+    changed()
+    box, bar = handle.bounding_box(), slider.locator(".noUi-target").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(bar["x"] + bar["width"] * 0.6, box["y"] + box["height"] / 2, steps=8)
+    page.mouse.up()
+    changed()
+    assert len(set(seen)) == 3
