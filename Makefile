@@ -1,5 +1,6 @@
 # make notebooks [PROFILE=quick] [ARGS="--only 02"]    run the lessons; pages in build/
 # make test                                            lint, format, tests
+# make site                                            docs/ and the lessons that ran, in build/site
 # make lab                                             open the lessons in JupyterLab
 # make clean                                           remove build/ and caches, keep .venv
 # make locked                                          install as CI does, each file's hash checked
@@ -12,6 +13,7 @@ ARGS ?=
 UV ?= uv
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
+SITE_TOOLS := .venv/.installed-docs
 PIP := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
 
 define NEW_VENV
@@ -21,7 +23,7 @@ echo "Installing into .venv: some minutes the first time."
 "$(PYTHON)" -m venv .venv
 endef
 
-.PHONY: notebooks test lab clean locked lock
+.PHONY: notebooks test site lab clean locked lock
 
 notebooks: $(INSTALLED)
 	@$(VENV_PYTHON) -m dsv4kernels run --profile "$(PROFILE)" $(ARGS)
@@ -30,6 +32,10 @@ test: $(INSTALLED)
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m pytest
+
+site: $(SITE_TOOLS)
+	@[ -e build/ledger.json ] || $(MAKE) notebooks
+	@$(VENV_PYTHON) -m dsv4kernels site
 
 lab: $(INSTALLED)
 	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab notebooks
@@ -43,6 +49,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP) -c constraints.txt -e ".[test]"
 	@touch $@
 
+$(SITE_TOOLS): $(INSTALLED)
+	@$(PIP) -c constraints.txt -e ".[docs]"
+	@touch $@
+
 # torch has no hash: its CPU build comes from PyTorch's own index, CUDA's from PyPI.
 locked:
 	@$(NEW_VENV)
@@ -50,7 +60,7 @@ locked:
 	@$(PIP) --no-deps --require-hashes -r requirements-ci.txt
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@$(VENV_PYTHON) -m pip check --disable-pip-version-check
-	@touch $(INSTALLED)
+	@touch $(INSTALLED) $(SITE_TOOLS)
 
 lock:
 	$(UV) pip compile --no-config --no-deps --universal --python-version 3.11 --generate-hashes \

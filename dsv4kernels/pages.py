@@ -145,20 +145,28 @@ def _clear(build: Path, names: Iterable[str]) -> None:
         raise LessonError(f"cannot write to {build}: {error.strerror}") from None
 
 
-def page(notebook: Any, title: str) -> str:
-    """An executed notebook (`nbformat` node) as one HTML page that loads nothing."""
-    from nbconvert import HTMLExporter
-    from traitlets.config import Config
-
+def without_controls(notebook: Any) -> Any:
+    """A copy of an executed notebook (`nbformat` node) with a remark where a control would be."""
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
-    notebook.metadata["title"] = title
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if data.pop(_WIDGET, None) is not None:
                 data["text/plain"] = "(a control: it moves when this lesson is open in JupyterLab)"
-            data.setdefault("text/plain", "")
+    return notebook
+
+
+def page(notebook: Any, title: str) -> str:
+    """An executed notebook (`nbformat` node) as one HTML page that loads nothing."""
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    notebook = without_controls(notebook)
+    notebook.metadata["title"] = title
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).setdefault("text/plain", "")
     # Without scripts a page cannot show JavaScript, so the next best form is taken.
     shown = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg"]
     shown += ["text/latex", "text/plain"]

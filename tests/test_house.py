@@ -30,7 +30,7 @@ FLOW = [
     {"exercises"},
     {"lessons"},
     {"processes", "pages"},
-    {"runner"},
+    {"runner", "site"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, group in enumerate(FLOW) for name in group}
