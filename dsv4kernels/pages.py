@@ -173,8 +173,30 @@ def page(notebook: Any, title: str) -> str:
     exporter = HTMLExporter(config=Config(NbConvertBase={"display_data_priority": shown}))
     exporter.raw_template = _TEMPLATE
     html, _ = exporter.from_notebook_node(notebook)
-    # A lesson names another by its notebook; beside a page lie pages.
-    return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", html)
+    # A lesson names another by its notebook and a term by a file of docs/; beside a page lie pages.
+    html = re.sub(r'<a href="(?:\.\./)+(?:data/)?README\.md">(.*?)</a>', r"\1", html)
+    beside = r'href="(?:(?:\.\./)+docs/|\.\./notebooks/)?([\w-]+)\.(?:ipynb|md)(?=["#])'
+    return re.sub(beside, r'href="\1.html', html)
+
+
+def documents(folder: Path, build: Path) -> None:
+    """Pages of the Markdown files of a folder, beside those of the lessons that link to them.
+
+    Raises:
+        LessonError: they cannot be written.
+    """
+    from nbformat.v4 import new_markdown_cell, new_notebook
+
+    try:
+        for path in sorted(folder.glob("*.md")):
+            if path.stem == "index":  # the lessons have one of their own
+                continue
+            text = path.read_text(encoding="utf-8")
+            title = text.lstrip("# ").partition("\n")[0]
+            notebook = new_notebook(cells=[new_markdown_cell(text)])
+            write(build / f"{path.stem}.html", page(notebook, title))
+    except OSError as error:
+        raise LessonError(f"cannot write to {build}: {error.strerror}") from None
 
 
 def index(ledger: dict[str, Any], pages: set[str]) -> str:

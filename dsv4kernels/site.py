@@ -17,10 +17,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from . import pages
-from .lessons import NOTEBOOKS, ROOT, read_all
+from .lessons import DOCS, NOTEBOOKS, ROOT, read_all
 from .parameters import LessonError
 
-DOCS = ROOT / "docs"
 _SHELVES = {
     "Paths": ["one_hour", "half_a_day"],
     "Lessons": ["/notebooks/*"],
