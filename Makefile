@@ -1,5 +1,6 @@
 # make notebooks [PROFILE=quick] [ARGS="--only 02"]    run the lessons; pages in build/
 # make test                                            lint, format, tests
+# make site                                            docs/ and the lessons that ran, in build/site
 # make lab [ARGS="--no-browser --port 8899"]           open the lessons in JupyterLab, 00 first
 # make browser                                         drive them in Chromium, where there is one
 # make clean                                           remove build/ and caches, keep .venv
@@ -14,6 +15,7 @@ UV ?= uv
 LESSONS ?= notebooks
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
+SITE_TOOLS := .venv/.installed-docs
 PIP := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
 
 define NEW_VENV
@@ -23,7 +25,7 @@ echo "Installing into .venv: some minutes the first time."
 "$(PYTHON)" -m venv .venv
 endef
 
-.PHONY: notebooks test lab browser clean locked lock
+.PHONY: notebooks test site lab browser clean locked lock
 
 notebooks: $(INSTALLED)
 	@$(VENV_PYTHON) -m dsv4kernels run --profile "$(PROFILE)" $(ARGS)
@@ -32,6 +34,10 @@ test: $(INSTALLED)
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m pytest
+
+site: $(SITE_TOOLS)
+	@[ -e build/ledger.json ] || $(MAKE) notebooks
+	@$(VENV_PYTHON) -m dsv4kernels site
 
 lab: $(INSTALLED)
 	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab "$(LESSONS)" \
@@ -49,6 +55,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP) -c constraints.txt -e ".[test]"
 	@touch $@
 
+$(SITE_TOOLS): $(INSTALLED)
+	@$(PIP) -c constraints.txt -e ".[docs]"
+	@touch $@
+
 # torch has no hash: its CPU build comes from PyTorch's own index, CUDA's from PyPI.
 locked:
 	@$(NEW_VENV)
@@ -56,7 +66,7 @@ locked:
 	@$(PIP) --no-deps --require-hashes -r requirements-ci.txt
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@$(VENV_PYTHON) -m pip check --disable-pip-version-check
-	@touch $(INSTALLED)
+	@touch $(INSTALLED) $(SITE_TOOLS)
 
 lock:
 	$(UV) pip compile --no-config --no-deps --universal --python-version 3.11 --generate-hashes \

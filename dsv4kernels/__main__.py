@@ -1,4 +1,4 @@
-"""The command line: `python -m dsv4kernels run`, `check`, `bench`, `counters`."""
+"""The command line: `python -m dsv4kernels run`, `site`, `check`, `bench`, `counters`."""
 
 import argparse
 import signal
@@ -14,6 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dsv4kernels", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_run(commands)
+    _add_site(commands)
     _add_check(commands)
     _add_bench(commands)
     _add_counters(commands)
@@ -82,6 +83,19 @@ def _run(options: argparse.Namespace) -> int:
     counts = ", ".join(f"{statuses.count(s)} {s}" for s in dict.fromkeys(statuses))
     print(f"{counts} in {ledger['seconds']:.1f} s: {options.build or runner.BUILD}/index.html")
     return 1 if "failed" in statuses else 0
+
+
+def _add_site(commands) -> None:
+    parser = commands.add_parser("site", help="build the site from docs/ and a run's lessons")
+    parser.add_argument("--build", type=Path, help="folder of the run (default: build)")
+    parser.set_defaults(command=_site)
+
+
+def _site(options: argparse.Namespace) -> int:
+    from . import runner, site
+
+    print(site.build(options.build or runner.BUILD))
+    return 0
 
 
 def _add_check(commands) -> None:

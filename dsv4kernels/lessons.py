@@ -14,7 +14,7 @@ from typing import Any
 from .parameters import LessonError, ParameterError, closest, convert, like
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = ROOT / "notebooks"
+NOTEBOOKS, DOCS = ROOT / "notebooks", ROOT / "docs"
 ANNOUNCED = "application/vnd.dsv4kernels.lesson+json"
 
 

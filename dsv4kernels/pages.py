@@ -145,30 +145,58 @@ def _clear(build: Path, names: Iterable[str]) -> None:
         raise LessonError(f"cannot write to {build}: {error.strerror}") from None
 
 
-def page(notebook: Any, title: str) -> str:
-    """An executed notebook (`nbformat` node) as one HTML page that loads nothing."""
-    from nbconvert import HTMLExporter
-    from traitlets.config import Config
-
+def without_controls(notebook: Any) -> Any:
+    """A copy of an executed notebook (`nbformat` node) with a remark where a control would be."""
     from .widgets import REMARK
 
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
-    notebook.metadata["title"] = title
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if data.pop(_WIDGET, None) is not None:
                 data["text/html"] = f"<p><em>{REMARK}</em></p>"
             data.setdefault("text/plain", "")
+    return notebook
+
+
+def page(notebook: Any, title: str) -> str:
+    """An executed notebook (`nbformat` node) as one HTML page that loads nothing."""
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    notebook = without_controls(notebook)
+    notebook.metadata["title"] = title
     # Without scripts a page cannot show JavaScript, so the next best form is taken.
     shown = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg"]
     shown += ["text/latex", "text/plain"]
     exporter = HTMLExporter(config=Config(NbConvertBase={"display_data_priority": shown}))
     exporter.raw_template = _TEMPLATE
     html, _ = exporter.from_notebook_node(notebook)
-    # A lesson names another by its notebook; beside a page lie pages.
-    return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", html)
+    # A lesson names another by its notebook and a term by a file of docs/; beside a page lie pages.
+    html = re.sub(r'<a href="(?:\.\./)+(?:data/)?README\.md">(.*?)</a>', r"\1", html)
+    beside = r'href="(?:(?:\.\./)+docs/|\.\./notebooks/)?([\w-]+)\.(?:ipynb|md)(?=["#])'
+    return re.sub(beside, r'href="\1.html', html)
+
+
+def documents(folder: Path, build: Path) -> None:
+    """Pages of the Markdown files of a folder, beside those of the lessons that link to them.
+
+    Raises:
+        LessonError: they cannot be written.
+    """
+    from nbformat.v4 import new_markdown_cell, new_notebook
+
+    try:
+        for path in sorted(folder.glob("*.md")):
+            if path.stem == "index":  # the lessons have one of their own
+                continue
+            text = path.read_text(encoding="utf-8")
+            title = text.lstrip("# ").partition("\n")[0]
+            notebook = new_notebook(cells=[new_markdown_cell(text)])
+            write(build / f"{path.stem}.html", page(notebook, title))
+    except OSError as error:
+        raise LessonError(f"cannot write to {build}: {error.strerror}") from None
 
 
 def index(ledger: dict[str, Any], pages: set[str]) -> str:

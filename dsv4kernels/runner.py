@@ -22,7 +22,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from . import pages
-from .lessons import ANNOUNCED, NOTEBOOKS, ROOT, Lesson, choose, read_all, read_profile, select
+from .lessons import (
+    ANNOUNCED,
+    DOCS,
+    NOTEBOOKS,
+    ROOT,
+    Lesson,
+    choose,
+    read_all,
+    read_profile,
+    select,
+)
 from .parameters import LessonError
 from .processes import Kernels
 
@@ -72,6 +82,8 @@ def run(
     at_once = 1 if Path("/dev/nvidiactl").exists() else os.cpu_count() or 1
     jobs = max(1, min(jobs or at_once, len(chosen)))
     with pages.prepared(build, selected):
+        if Path(notebooks).resolve().is_relative_to(NOTEBOOKS):
+            pages.documents(DOCS, build)
         began = time.monotonic()
         try:
             with _scratch() as scratch:

@@ -32,7 +32,7 @@ FLOW = [
     {name for name in MODULES if name.startswith("widgets.") and name != "widgets.__init__"},
     {"lessons"},
     {"processes", "pages"},
-    {"runner"},
+    {"runner", "site"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, group in enumerate(FLOW) for name in group}

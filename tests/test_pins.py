@@ -55,7 +55,8 @@ def test_every_file_has_a_hash_and_none_an_address():
 def test_what_the_package_asks_for_is_pinned_within_its_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     asked = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    asked += project["project"]["optional-dependencies"]["test"]
+    for extra in project["project"]["optional-dependencies"].values():
+        asked += extra
     pinned = requirements("constraints.txt")
     for each in map(Requirement, asked):
         [pin] = pinned[canonicalize_name(each.name)].specifier
