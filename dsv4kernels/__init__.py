@@ -4,6 +4,7 @@ CPU tensors run in Triton's interpreter, CUDA tensors compiled; nothing has to b
 """
 
 from .combine import combine_topk_swa_indices
+from .deep_check import check_batch
 from .presets import PRESETS, Preset
 from .slot_mapping import (
     compute_dcp_global_topk_indices_and_lens,
@@ -13,6 +14,7 @@ from .slot_mapping import (
 __all__ = [
     "PRESETS",
     "Preset",
+    "check_batch",
     "combine_topk_swa_indices",
     "compute_dcp_global_topk_indices_and_lens",
     "compute_global_topk_indices_and_lens",

@@ -19,7 +19,7 @@ FLOW = [
     {"runtime"},
     {"checks", "presets"},
     {"reference", "own_mapping", "own_dcp", "own_combine"},
-    {"slot_mapping", "combine"},
+    {"slot_mapping", "combine", "deep_check"},
     {"__init__"},
     {"traffic", "trace", "occupancy", "graphs", "steps", "variants", "trials", "differences"},
     {"jit", "listing", "codegen", "timing", "records", "suites"},
