@@ -131,10 +131,12 @@ def _floors(axes, table):
     for shade, (column, label) in zip(("#999999", "#333333"), FLOORS.items(), strict=True):
         if column in table:
             floor = table.groupby("tokens")[column].median()
-            axes.plot(
-                floor.index, floor, color=shade, linestyle=STYLES["floor"]["linestyle"],
-                linewidth=1.2, label=f"floor: {label}",
-            )  # fmt: skip
+            line = {"color": shade, "linestyle": STYLES["floor"]["linestyle"], "linewidth": 1.2}
+            line["label"] = f"floor: {label}"
+            if len(floor) == 1:  # a line through one point has no length
+                axes.axhline(floor.iloc[0], **line)
+            else:
+                axes.plot(floor.index, floor, **line)
 
 
 def _token_axis(axes, tokens):

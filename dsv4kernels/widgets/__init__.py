@@ -28,8 +28,7 @@ class Explorer(ipywidgets.VBox):
     Args:
         draw: takes the controls' values by name, gives HTML.
         controls: by name; any widget with a `value`.
-        adjust: called with the controls before a picture is drawn, to change one that depends on
-            another; that is no change of its own.
+        adjust: called with the controls when one has changed, to change what depends on it.
     """
 
     def __init__(
@@ -42,15 +41,15 @@ class Explorer(ipywidgets.VBox):
         self.error = ""  # why there is no picture of these choices
         self._draw, self._adjust = draw, adjust
         self._drawn: dict[str, Any] | None = None
-        self._adjusting, self._waiting = False, None
+        self._waiting: asyncio.TimerHandle | None = None
         self._picture = ipywidgets.HTML()
+        adjust(self.controls)
         for control in self.controls.values():
             control.style.description_width = "initial"
             control.observe(self._changed, names="value")
         wrapped = ipywidgets.Layout(flex_flow="row wrap", align_items="center", grid_gap="0 16px")
         bar = ipywidgets.Box(list(self.controls.values()), layout=wrapped)
         super().__init__([bar, self._picture])
-        self._adjusted()
         self.redraw()
 
     @property
@@ -83,17 +82,8 @@ class Explorer(ipywidgets.VBox):
             page = f'<p role="alert"><b>No picture of this:</b> {html.escape(self.error)}</p>'
         self._picture.value = page
 
-    def _adjusted(self):
-        self._adjusting = True
-        try:
-            self._adjust(self.controls)
-        finally:
-            self._adjusting = False
-
     def _changed(self, _):
-        if self._adjusting:
-            return
-        self._adjusted()
+        self._adjust(self.controls)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # outside of a kernel nothing else can come in

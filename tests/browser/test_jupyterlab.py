@@ -11,7 +11,7 @@ LESSONS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 LONG = 240_000  # ms that a lesson may take, on a machine that does other things too
 SLIDERS = {  # of the lessons with an explorer, and a key that moves it from where it starts
     "01": ("position", "ArrowRight"),
-    "02": ("block size", "ArrowLeft"),
+    "02": ("top-k width", "ArrowLeft"),
     "03": ("workers a request", "ArrowRight"),
     "04": ("to", "ArrowLeft"),
 }
@@ -21,6 +21,10 @@ OTHERS = {  # a control of another kind in each, and how to change it
     "03": ("kind of GPU", "sm_90"),
     "04": ("protocol", "event"),
 }
+# What the explorer's pictures are.
+PICTURES = (
+    "[...document.querySelectorAll('.jupyter-widgets .widget-html img')].map(i => i.src).join()"
+)
 # Watches the explorer's picture at every frame: its least height, and whether it was replaced.
 WATCH = """picture => {
   window.least = Infinity;
@@ -37,8 +41,7 @@ def open_notebook(page, address):
     """Open JupyterLab there, and wait for the notebook and its kernel."""
     page.goto(address)
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    indicator = ".jp-NotebookPanel .jp-Notebook-ExecutionIndicator"
-    page.wait_for_selector(f'{indicator}[data-status="idle"]', timeout=60_000)
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
 
 
 def run_all(page, path) -> NotebookNode:
@@ -90,35 +93,45 @@ def test_a_lesson_runs_and_its_controls_move_the_picture(lab, page, name):
 
 
 def move(page, explorer, name):
-    """Move an explorer's slider by key and by mouse, and another control: other pictures."""
-    pictures = explorer.locator(".widget-html img")
+    """Move a slider by key and by mouse, then another control: each time another picture."""
     explorer.scroll_into_view_if_needed()
-    page.wait_for_timeout(200)
-    seen = [pictures.first.get_attribute("src")]
     explorer.locator(".widget-html").evaluate(WATCH)
+    height = explorer.locator(".widget-html").bounding_box()["height"]
+    seen = [page.evaluate(PICTURES)]
 
     def changed():
         """Wait for a picture that was not there before."""
-        page.wait_for_function(
-            "seen => { const all = document.querySelectorAll('.jupyter-widgets .widget-html img');"
-            " return all.length && all[0].complete && !seen.includes(all[0].src); }",
-            arg=list(seen),
-            timeout=60_000,
-        )
-        seen.append(pictures.first.get_attribute("src"))
+        there = f"seen => {{ const now = {PICTURES}; return now && !seen.includes(now); }}"
+        page.wait_for_function(there, arg=seen, timeout=30_000)
+        seen.append(page.evaluate(PICTURES))
 
     label, key = SLIDERS[name[:2]]
-    slider = explorer.locator(".widget-slider, .widget-select-slider").filter(
-        has=page.get_by_text(label, exact=True)
-    )
+    labelled = page.get_by_text(label, exact=True)
+    slider = explorer.locator(".widget-inline-hbox").filter(has=labelled)
     handle = slider.locator(".noUi-handle")
     handle.focus()
     page.keyboard.press(key)
     changed()
-    box, bar = handle.bounding_box(), slider.locator(".noUi-target").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    start, bar = handle.bounding_box(), slider.locator(".noUi-target").bounding_box()
+    level = start["y"] + start["height"] / 2
+    page.mouse.move(start["x"] + start["width"] / 2, level)
     page.mouse.down()
-    page.mouse.move(bar["x"] + bar["width"] * 0.6, box["y"] + box["height"] / 2, steps=8)
+    page.mouse.move(bar["x"] + bar["width"] * 0.85, level, steps=8)
+    assert page.evaluate(PICTURES) == seen[-1]  # until it is let go
     page.mouse.up()
     changed()
-    assert len(set(seen)) == 3
+    label, option = OTHERS[name[:2]]
+    other = explorer.get_by_label(label, exact=True)
+    if option is None:
+        other.focus()
+        page.keyboard.press("Space")
+    else:
+        other.select_option(option)
+    changed()
+    # One element all along, never emptied: at no frame was it shorter than half.
+    least, same = explorer.locator(".widget-html").evaluate(
+        "picture => [window.least, window.watched === picture]"
+    )
+    assert same and least > height / 2
+    assert explorer.get_by_role("alert").count() == 0
+    page.screenshot(path=SCREENSHOTS / f"{name}_moved.png")
