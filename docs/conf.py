@@ -27,4 +27,4 @@ html_show_copyright = False
 # A search that shows excerpts fetches its pages, which browsers refuse for files.
 html_show_search_summary = False
 pygments_style = "a11y-high-contrast-light"
-pygments_dark_style = "a11y-high-contrast-dark"
+pygments_dark_style = "github-dark"

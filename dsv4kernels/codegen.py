@@ -121,12 +121,13 @@ def _code(cubin):
 def _disassemble(codes, gpu):
     # Raw instructions rather than ELF files, whose layout changes with the version of the tools.
     # One encoding serves a family (100 and 103, 120 and 121), and an older disassembler knows the
-    # first of it only.
+    # first of it only. GPUs before Hopper have one each, and no `a` in its name.
+    encoding = f"SM{gpu.arch // 10 * 10}a" if gpu.arch >= 90 else f"SM{gpu.arch}"
     with tempfile.NamedTemporaryFile(suffix=".bin") as file:
         file.write(b"".join(codes))
         file.flush()
         printed = subprocess.run(
-            [knobs.nvidia.nvdisasm.path, "-b", f"SM{gpu.arch // 10 * 10}a", file.name],
+            [knobs.nvidia.nvdisasm.path, "-b", encoding, file.name],
             capture_output=True,
             text=True,
             check=True,

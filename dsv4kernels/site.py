@@ -24,7 +24,12 @@ _SHELVES = {
     "Paths": ["one_hour", "half_a_day"],
     "Lessons": ["/notebooks/*"],
     "How to": [],  # every page that no other shelf names
-    "Reference": ["glossary", "README </README>", "The recorded figures </data/README>"],
+    "Reference": [
+        "glossary",
+        "README </README>",
+        "The recorded figures </data/README>",
+        "supply_chain",
+    ],
 }
 _FRONT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>dsv4kernels</title>
@@ -129,6 +134,7 @@ def _contents() -> str:
     return text
 
 
+_FETCHED = re.compile(r"(?:url\(|@import|import\(|fetch\()\s*[\"']?((?:https?:)?//[^\"')]+)")
 _LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
@@ -141,6 +147,7 @@ class _Page(HTMLParser):
         self.links: list[str] = []
         self.loads: list[str] = []
         self.mute: list[str] = []
+        self.within = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -150,8 +157,16 @@ class _Page(HTMLParser):
             self.links.append(given["href"])
         elif tag in _LOADS and given.get(_LOADS[tag]):
             self.loads.append(given[_LOADS[tag]])
+        self.within = tag if tag in ("script", "style") else ""
         if tag == "img" and not (given.get("alt") or "").strip():
             self.mute.append((given.get("src") or "")[:80])
+
+    def handle_data(self, data: str) -> None:
+        if self.within:
+            self.loads += _FETCHED.findall(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = ""
 
 
 def check(site: Path) -> Iterator[str]:
@@ -181,7 +196,7 @@ def check(site: Path) -> Iterator[str]:
                     yield f"{where}: links to {url}, a place that the page does not have"
     for path in sorted(site.rglob("*.css")):
         text = path.read_text("utf-8")
-        for url in re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)", text):
+        for url in _FETCHED.findall(text):
             yield f"{path.relative_to(site)}: loads {url} from outside"
     yield from _search(site / "searchindex.js")
 

@@ -50,11 +50,11 @@ def test_links_lead_somewhere(path):
             assert anchor in map(slug, headings(target)), link
 
 
-def test_every_lesson_links_to_the_glossary_and_every_entry_is_used():
+def test_every_lesson_links_to_the_glossary():
     used = set()
     for path in LESSONS:
         found = re.findall(r"docs/glossary\.md#([\w-]+)\)", prose(path))
-        assert len(found) >= 5, path.name
+        assert found, path.name
         assert len(found) == len(set(found)), path.name  # where the term first appears
         used |= set(found)
     assert len(used) > 40

@@ -100,7 +100,7 @@ def test_slots_of_known_gpus():
     assert occupancy.slots(9.0, 1, registers=129) == 3
     assert occupancy.slots("12.0", 1, registers=16, warps=1) == 24  # programs limit
     with pytest.raises(
-        ValueError, match=r"no limits known for compute capability 7\.5; known: 9\.0"
+        ValueError, match=r"no limits known for compute capability 7\.5; known: .*9\.0"
     ):
         occupancy.slots(7.5, 1, registers=32)
 
