@@ -39,9 +39,10 @@ site: $(SITE_TOOLS)
 	@[ -e build/ledger.json ] || $(MAKE) notebooks
 	@$(VENV_PYTHON) -m dsv4kernels site
 
+# The folder above the lessons is open, so that their links to docs/ lead somewhere.
 lab: $(INSTALLED)
-	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab "$(LESSONS)" \
-		--LabApp.default_url=/lab/tree/00_start_here.ipynb $(ARGS)
+	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab --ServerApp.root_dir="$(LESSONS)/.." \
+		--LabApp.default_url=/lab/tree/$(notdir $(LESSONS))/00_start_here.ipynb $(ARGS)
 
 browser: $(INSTALLED)
 	$(VENV_PYTHON) -m pytest tests/browser -m browser -n 0 -rs

@@ -66,7 +66,7 @@ class Lab(NamedTuple):
     def lesson(self, name: str) -> str:
         """The address that opens a lesson and nothing from before."""
         server, token = re.fullmatch(r"(http://[^/]+)/.*[?&](token=\w+)", self.printed).groups()
-        return f"{server}/lab/tree/{name}.ipynb?reset&{token}"
+        return f"{server}/lab/tree/notebooks/{name}.ipynb?reset&{token}"
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +76,7 @@ def lab(chromium, tmp_path_factory):
         pytest.skip("no `make` here, which starts JupyterLab")
     folder = tmp_path_factory.mktemp("lab")
     notebooks = shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    shutil.copytree(ROOT / "docs", folder / "docs")
     settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     quiet = '{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}'

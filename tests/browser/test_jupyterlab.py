@@ -1,5 +1,7 @@
 """The lessons as a reader meets them: opened in JupyterLab, run, and their controls moved."""
 
+import re
+
 import nbformat
 import pytest
 from nbformat import NotebookNode
@@ -70,11 +72,24 @@ def errors(notebook):
 
 
 def test_make_lab_opens_the_first_lesson_with_its_kernel_ready(lab, page):
-    assert "/lab/tree/00_start_here.ipynb?token=" in lab.printed
+    assert "/lab/tree/notebooks/00_start_here.ipynb?token=" in lab.printed
     open_notebook(page, lab.printed)
     assert page.locator(".jp-NotebookPanel").count() == 1
     assert page.get_by_role("tab", name="00_start_here.ipynb").count() == 1
     page.screenshot(path=SCREENSHOTS / "make_lab.png")
+
+
+@pytest.mark.parametrize(("word", "term"), [("slots", "slot"), ("SWA", "SWA")])
+def test_a_term_leads_to_its_place_in_the_glossary(lab, page, word, term):
+    open_notebook(page, lab.lesson("01_sparse_metadata"))
+    page.locator(".jp-MarkdownCell").get_by_role("link", name=word, exact=True).click()
+    entry = page.locator(".jp-MarkdownViewer h3").filter(has_text=re.compile(f"^{term}¶?$"))
+    entry.wait_for(timeout=30_000)
+    page.wait_for_timeout(500)  # it scrolls after it is there
+    view = page.locator(".jp-MarkdownViewer").bounding_box()
+    top = entry.bounding_box()["y"] - view["y"]
+    assert -5 < top < view["height"] / 2
+    page.screenshot(path=SCREENSHOTS / f"glossary_{term}.png")
 
 
 @pytest.mark.parametrize("name", LESSONS)
