@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import POISON
+from helpers import POISON
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import POISON, int32, poisoned
+from helpers import POISON, int32, poisoned
 
 from dsv4kernels import combine, presets, runtime, slot_mapping
 

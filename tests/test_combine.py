@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import POISON, assert_same, far_apart, int32, poisoned
+from helpers import POISON, assert_same, far_apart, int32, poisoned
 from test_reference import assert_case
 
 from dsv4kernels import combine, presets, reference

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 import torch
-from conftest import assert_same
+from helpers import assert_same
 
 from dsv4kernels import combine, presets, records, runtime, slot_mapping
 from dsv4kernels.graphs import MetadataGraphs

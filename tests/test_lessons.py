@@ -10,7 +10,7 @@ import sys
 import nbformat
 import papermill
 import pytest
-from conftest import Loads
+from helpers import Loads
 from small_lessons import PARAMETERS, command, profile, store
 
 from dsv4kernels import lessons, pages, runner

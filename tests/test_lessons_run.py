@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import yaml
-from conftest import Loads
+from helpers import Loads
 
 from dsv4kernels import lessons, runner, widgets
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from conftest import assert_same
 from drawn import OTHERS, OWN, RedZone, batches, caller, examples, geometries, splits
+from helpers import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import int32
+from helpers import int32
 
 from dsv4kernels import presets, reference
 

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import POISON, assert_same, far_apart, int32, poisoned
+from helpers import POISON, assert_same, far_apart, int32, poisoned
 from test_reference import assert_case
 
 from dsv4kernels import codegen, own_mapping, presets, reference, slot_mapping

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import triton.language as tl
-from conftest import POISON, poisoned
+from helpers import POISON, poisoned
 from triton.runtime.interpreter import interpreter_builder
 
 from dsv4kernels import combine, presets, runtime, slot_mapping
