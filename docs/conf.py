@@ -1,6 +1,6 @@
 """The site's settings: Sphinx with furo over these pages and the executed lessons.
 
-`dsv4kernels.site` puts both into one folder and builds from there. Nothing is executed and no page
+`dsv4kernels.lessons.site` puts both into one folder and builds from there. Nothing is executed and no page
 asks for anything outside: no fonts, no MathJax, no widgets' renderer.
 """
 

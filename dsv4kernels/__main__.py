@@ -61,7 +61,8 @@ def _add_run(commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from . import lessons, runner
+    from . import lessons
+    from .lessons import runner
 
     notebooks = options.notebooks or lessons.NOTEBOOKS
     if options.list:
@@ -92,7 +93,7 @@ def _add_site(commands) -> None:
 
 
 def _site(options: argparse.Namespace) -> int:
-    from . import runner, site
+    from .lessons import runner, site
 
     print(site.build(options.build or runner.BUILD))
     return 0
@@ -114,8 +115,9 @@ def _add_check(commands) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from . import candidates, runtime, trials, variants
+    from . import runtime, variants
     from .parameters import closest
+    from .variants import candidates, trials
 
     if options.kernel not in variants.REFERENCE:
         raise LessonError(
@@ -159,7 +161,7 @@ def _add_bench(commands) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from . import bench, timing
+    from .measure import bench, timing
     from .parameters import closest
 
     if options.list:
@@ -189,7 +191,7 @@ def _add_counters(commands) -> None:
 
 
 def _counters(options: argparse.Namespace) -> int:
-    from . import counters
+    from .measure import counters
 
     try:
         print(f"recorded in {counters.run(options.out)}")

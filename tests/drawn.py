@@ -6,8 +6,9 @@ from helpers import POISON
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
-from dsv4kernels import combine, presets, runtime, steps, variants
+from dsv4kernels import combine, presets, runtime, variants
 from dsv4kernels.presets import Preset
+from dsv4kernels.variants import steps
 
 BORDER = 160  # elements of red zone before and after an output: more than a row of any test here
 GARBAGE = (-(2**31), -(2**31) + 1, -700, -2, -1, 0, 1, 2, 3, 7, 12, 700, 1 << 29, 2**31 - 1)

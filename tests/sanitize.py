@@ -20,7 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from dsv4kernels import bench, candidates, records, trials, variants  # noqa: E402
+from dsv4kernels import variants  # noqa: E402
+from dsv4kernels.measure import bench, records  # noqa: E402
+from dsv4kernels.variants import candidates, trials  # noqa: E402
 
 TOOLS = ("memcheck", "initcheck", "racecheck", "synccheck")
 VARIANTS = {

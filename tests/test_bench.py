@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from dsv4kernels import bench, presets, records, runtime, suites, timing, variants
+from dsv4kernels import presets, runtime, variants
 from dsv4kernels.__main__ import main
+from dsv4kernels.measure import bench, records, suites, timing
 
 SMALL = presets.FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8)
 no_gpu = pytest.mark.skipif(runtime.has_gpu(), reason="a GPU is here")

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from dsv4kernels import bench, candidates, differences, runtime, suites, trials, variants
+from dsv4kernels import runtime, variants
 from dsv4kernels.__main__ import main
+from dsv4kernels.measure import bench, suites
 from dsv4kernels.parameters import LessonError
+from dsv4kernels.variants import candidates, differences, trials
 
 FILE = str(Path(__file__).with_name("wrong_candidates.py"))
 DEVICE = runtime.default_device().type  # where a candidate that is loaded here runs

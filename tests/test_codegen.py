@@ -9,7 +9,8 @@ import pytest
 import torch
 from triton import knobs
 
-from dsv4kernels import codegen, combine, jit, listing, presets, reference, runtime, slot_mapping
+from dsv4kernels import combine, presets, reference, runtime, slot_mapping
+from dsv4kernels.compiler import codegen, jit, listing
 from dsv4kernels.plots import folding
 
 GEOMETRY = slot_mapping.GEOMETRY

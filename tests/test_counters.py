@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsv4kernels import counters, runtime
+from dsv4kernels import runtime
 from dsv4kernels.__main__ import main
+from dsv4kernels.measure import counters
 
 NAMES = ["ID", "Kernel Name", *counters.METRICS]
 

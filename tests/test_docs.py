@@ -7,8 +7,9 @@ import re
 import nbformat
 import pytest
 
-from dsv4kernels import candidates, pages, trials, variants
-from dsv4kernels.lessons import DOCS, NOTEBOOKS, ROOT
+from dsv4kernels import variants
+from dsv4kernels.lessons import DOCS, NOTEBOOKS, ROOT, pages
+from dsv4kernels.variants import candidates, trials
 
 PAGES = sorted(DOCS.glob("*.md"))
 LESSONS = [*sorted(NOTEBOOKS.glob("*.ipynb")), *sorted(NOTEBOOKS.glob("solutions/*.ipynb"))]

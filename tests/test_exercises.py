@@ -9,10 +9,11 @@ import torch
 import triton.language as tl
 from wrong_answers import COUNTED, FOLDS, KERNELS, LAUNCHES, OWNER
 
-from dsv4kernels import codegen, exercises, lessons, runtime
+from dsv4kernels import exercises, lessons, runtime
+from dsv4kernels.compiler import codegen
 from dsv4kernels.exercises import NOT_RIGHT, NOT_YET, RIGHT
+from dsv4kernels.exercises.tasks import Case
 from dsv4kernels.lessons import NOTEBOOKS
-from dsv4kernels.tasks import Case
 
 LESSON, SOLVED = (NOTEBOOKS / place / "07_exercises.ipynb" for place in (".", "solutions"))
 ANSWERS = dict(zip(exercises.NAMES, ["mask-answer", "stale-answer", "count-answer", "fold-answer",

@@ -21,7 +21,8 @@ import nbformat
 import pytest
 from small_lessons import PARAMETERS, command, profile, store
 
-from dsv4kernels import __main__, lessons, pages, runner
+from dsv4kernels import __main__, lessons
+from dsv4kernels.lessons import pages, runner
 from dsv4kernels.parameters import LessonError
 
 

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from dsv4kernels import differences, presets, runtime, variants
+from dsv4kernels import presets, runtime, variants
 from dsv4kernels.presets import C128A, FLASH_C4A
+from dsv4kernels.variants import differences
 
 pytestmark = pytest.mark.skipif(not runtime.has_gpu(), reason="no GPU here")
 

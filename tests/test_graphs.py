@@ -5,8 +5,9 @@ import pytest
 import torch
 from helpers import assert_same
 
-from dsv4kernels import combine, presets, records, runtime, slot_mapping
-from dsv4kernels.graphs import MetadataGraphs
+from dsv4kernels import combine, presets, runtime, slot_mapping
+from dsv4kernels.launches.graphs import MetadataGraphs
+from dsv4kernels.measure import records
 from dsv4kernels.plots import graphs as pictures
 
 SMALL = presets.FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8, block_size=4)

@@ -13,26 +13,28 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
+def all_of(package):
+    """The modules of a package in the package."""
+    return {name for name in MODULES if name.startswith(f"{package}.")}
+
+
 # The flow of the data, one way: a module imports from its own group and those before it.
 FLOW = [
-    {"parameters"},
-    {"runtime"},
+    {"parameters", "runtime"},
     {"checks", "presets"},
     {"reference", "own_mapping", "own_dcp", "own_combine"},
     {"slot_mapping", "combine", "deep_check"},
     {"__init__"},
-    {"traffic", "trace", "occupancy", "graphs", "steps", "variants", "trials", "differences"},
-    {"jit", "listing", "codegen", "timing", "records", "suites"},
-    {"bench", "candidates", "counters", "limits", "sources"},
-    {"tasks.__init__", "tasks.mapping", "tasks.combining", "tasks.predictions"},
+    all_of("launches"),
+    {"variants.__init__", "variants.steps", "variants.trials", "variants.differences"},
+    all_of("compiler"),
+    all_of("measure") | {"variants.candidates"},
     {"plots.__init__"},
-    {name for name in MODULES if name.startswith("plots.") and name != "plots.__init__"},
-    {"exercises"},
+    all_of("plots") - {"plots.__init__"},
+    all_of("exercises"),
     {"widgets.__init__"},
-    {name for name in MODULES if name.startswith("widgets.") and name != "widgets.__init__"},
-    {"lessons"},
-    {"processes", "pages"},
-    {"runner", "site"},
+    all_of("widgets") - {"widgets.__init__"},
+    all_of("lessons"),
     {"__main__"},
 ]
 RANK = {name: rank for rank, group in enumerate(FLOW) for name in group}

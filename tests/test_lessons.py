@@ -13,7 +13,8 @@ import pytest
 from helpers import Loads
 from small_lessons import PARAMETERS, command, profile, store
 
-from dsv4kernels import lessons, pages, runner
+from dsv4kernels import lessons
+from dsv4kernels.lessons import pages, runner
 from dsv4kernels.parameters import LessonError, ParameterError
 
 SETUP = """\

@@ -5,7 +5,8 @@ from pathlib import Path
 import yaml
 from helpers import Loads
 
-from dsv4kernels import lessons, runner, widgets
+from dsv4kernels import lessons, widgets
+from dsv4kernels.lessons import runner
 
 OTHER = yaml.safe_load((Path(__file__).parent / "lesson_parameters.yml").read_text())
 EXPLORED = {"01", "02", "03", "04"}  # lessons with an explorer

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4kernels import combine, occupancy, presets, reference, trace
+from dsv4kernels import combine, presets, reference
+from dsv4kernels.launches import occupancy, trace
 
 MIXES = st.lists(st.integers(0, 40), max_size=8)
 WORKERS = st.integers(1, 20)

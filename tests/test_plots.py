@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from dsv4kernels import bench, limits, occupancy, presets, records, runtime, sources, suites
+from dsv4kernels import presets, runtime
+from dsv4kernels.launches import occupancy
+from dsv4kernels.measure import bench, limits, records, sources, suites
+from dsv4kernels.measure.records import DataError
 from dsv4kernels.plots import STYLES, beyond, latency, workers
-from dsv4kernels.records import DataError
 
 CARD = "RTX PRO 6000 Blackwell Server Edition"
 

@@ -5,8 +5,9 @@ from drawn import EVERY, SAFE, RedZone, caller, calls, examples, garbage, launch
 from hypothesis import given, seed
 from hypothesis import strategies as st
 
-from dsv4kernels import candidates, variants
-from dsv4kernels.trace import OUTSIDE, trace
+from dsv4kernels import variants
+from dsv4kernels.launches.trace import OUTSIDE, trace
+from dsv4kernels.variants import candidates
 
 
 def assert_as_the_reference(kernel, variant, arguments, gap):

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from dsv4kernels import records
+from dsv4kernels.measure import records
 
 ROW = {
     "suite": "tokens",

@@ -12,7 +12,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dsv4kernels import jit, presets, runtime, slot_mapping
+from dsv4kernels import presets, runtime, slot_mapping
+from dsv4kernels.compiler import jit
 
 
 @runtime.kernel

@@ -6,7 +6,8 @@ import shutil
 import nbformat
 import pytest
 
-from dsv4kernels import lessons, site
+from dsv4kernels import lessons
+from dsv4kernels.lessons import site
 from dsv4kernels.parameters import LessonError
 
 INDEX = {"docnames": ["docs/glossary"], "alltitles": {"block table": [[0, "block-table"]]}}

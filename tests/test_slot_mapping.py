@@ -10,9 +10,10 @@ import torch
 from helpers import POISON, assert_same, far_apart, int32, poisoned
 from test_reference import assert_case
 
-from dsv4kernels import codegen, own_mapping, presets, reference, slot_mapping
+from dsv4kernels import own_mapping, presets, reference, slot_mapping
+from dsv4kernels.compiler import codegen
+from dsv4kernels.launches.trace import OUTSIDE, trace
 from dsv4kernels.presets import C128A, FLASH_C4A, PRO_C4A, SWA_ONLY
-from dsv4kernels.trace import OUTSIDE, trace
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
 SMALL = FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8, block_size=4)

@@ -7,7 +7,7 @@ from helpers import POISON, poisoned
 from triton.runtime.interpreter import interpreter_builder
 
 from dsv4kernels import combine, presets, runtime, slot_mapping
-from dsv4kernels.trace import COLUMNS, OUTSIDE, trace
+from dsv4kernels.launches.trace import COLUMNS, OUTSIDE, trace
 
 SMALL = presets.FLASH_C4A.replace(name="small", topk=8, row_width=8, window_size=8, block_size=4)
 

@@ -1,6 +1,7 @@
 """Bytes counted by hand, and against what a run really reads and writes."""
 
-from dsv4kernels import combine, presets, traffic
+from dsv4kernels import combine, presets
+from dsv4kernels.launches import traffic
 from dsv4kernels.presets import FLASH_C4A
 
 SMALL = FLASH_C4A.replace(name="small", topk=2, row_width=3, window_size=2)

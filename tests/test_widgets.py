@@ -13,18 +13,10 @@ import pytest
 import torch
 from matplotlib import _pylab_helpers
 
-from dsv4kernels import (
-    codegen,
-    combine,
-    occupancy,
-    plots,
-    presets,
-    records,
-    reference,
-    slot_mapping,
-    sources,
-    widgets,
-)
+from dsv4kernels import combine, plots, presets, reference, slot_mapping, widgets
+from dsv4kernels.compiler import codegen
+from dsv4kernels.launches import occupancy
+from dsv4kernels.measure import records, sources
 from dsv4kernels.plots import token
 from dsv4kernels.plots import workers as worker_figures
 from dsv4kernels.widgets import Explorer, folding, latency, metadata, workers

@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 
-from .. import presets, records, variants
+from .. import presets, variants
 from ..combine import output_width
+from ..measure import records
 from . import new, plain_numbers, source, styled
 
 _CURVES = ("o-", "s--", "D-.", "^:", "v-", "P--")  # a shape's marker and line, beside its colour

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from .. import records
+from ..measure import records
 from . import PADDING, TOPK, new, plain_numbers, source, styled
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from .. import limits, records
+from ..measure import limits, records
 from . import STYLES, new, plain_numbers, source, styled
 
 ROLES = {

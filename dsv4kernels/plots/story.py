@@ -2,7 +2,9 @@
 
 import sys
 
-from .. import codegen, presets, records, slot_mapping
+from .. import presets, slot_mapping
+from ..compiler import codegen
+from ..measure import records
 from . import STYLE, STYLES, matplotlib, new, plain_numbers, source, styled
 
 TARGET, PUBLISHED, MEASURED = "sm_120", "12.0", "NVIDIA H200"

@@ -10,7 +10,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from .. import combine, occupancy, records
+from .. import combine
+from ..launches import occupancy
+from ..measure import records
 from . import EMPTY, STYLES, new, plain_numbers, source, styled
 
 MARKED = {"comparator": combine.COMPARATOR_WORKERS, "optimised": combine.OPTIMISED_WORKERS}

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import codegen, plots, presets, slot_mapping
+from .. import plots, presets, slot_mapping
+from ..compiler import codegen
 from ..plots import folding
 from ..slot_mapping import GEOMETRY
 from . import Explorer, checkbox, dropdown, paragraph, steps, table

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from .. import limits, plots, records
+from .. import plots
+from ..measure import limits, records
 from ..plots import latency as figures
 from . import Explorer, dropdown, paragraph, several, steps, table
 

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from .. import codegen, combine, jit, occupancy, plots, presets, records, sources
+from .. import combine, plots, presets
+from ..compiler import codegen, jit
+from ..launches import occupancy
+from ..measure import records, sources
 from ..plots import workers as figures
 from . import Explorer, dropdown, paragraph, steps, table
 

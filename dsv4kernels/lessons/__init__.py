@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .parameters import LessonError, ParameterError, closest, convert, like
+from ..parameters import LessonError, ParameterError, closest, convert, like
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS, DOCS = ROOT / "notebooks", ROOT / "docs"
 ANNOUNCED = "application/vnd.dsv4kernels.lesson+json"
 

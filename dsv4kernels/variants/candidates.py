@@ -19,8 +19,10 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from . import bench, differences, runtime, suites, trials, variants
-from .parameters import LessonError
+from .. import runtime, variants
+from ..measure import bench, suites
+from ..parameters import LessonError
+from . import differences, trials
 
 SECONDS = 120.0  # that one trial may take, compilation included
 DEATHS = 3  # of the process, after which the rest is not tried

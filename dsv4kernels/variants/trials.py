@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from . import presets
-from .presets import C128A, FLASH_C4A, PRESETS, SWA_ONLY, Batch
+from .. import presets
+from ..presets import C128A, FLASH_C4A, PRESETS, SWA_ONLY, Batch
 
 SPLITS = ((1, 0, 1), (4, 1, 1), (3, 2, 2), (8, 7, 4))  # DCP ranks: world size, rank, interleave
 SMALL = FLASH_C4A.replace(topk=72, row_width=88, window_size=24, block_size=16)

@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .parameters import LessonError
+from ..parameters import LessonError
 
 _TEMPLATE = """\
 {%- extends 'lab/index.html.j2' -%}
@@ -147,7 +147,7 @@ def _clear(build: Path, names: Iterable[str]) -> None:
 
 def without_controls(notebook: Any) -> Any:
     """A copy of an executed notebook (`nbformat` node) with a remark where a control would be."""
-    from .widgets import REMARK
+    from ..widgets import REMARK
 
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)

@@ -14,8 +14,11 @@ from pathlib import Path
 
 import torch
 
-from . import combine, differences, records, runtime, slot_mapping, timing, traffic, variants
-from .presets import Batch
+from .. import combine, runtime, slot_mapping, variants
+from ..launches import traffic
+from ..presets import Batch
+from ..variants import differences
+from . import records, timing
 from .suites import SUITES, Case
 
 PLACEMENTS = 3  # sets of buffers that a warm device time is taken on

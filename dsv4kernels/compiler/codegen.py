@@ -20,7 +20,8 @@ import triton
 from triton import knobs
 from triton.compiler import ASTSource, make_backend
 
-from . import jit, listing, runtime, slot_mapping
+from .. import runtime, slot_mapping
+from . import jit, listing
 
 TARGETS = jit.TARGETS
 STAGES = ("ttir", "ttgir", "llir", "ptx", "sass")

@@ -13,7 +13,7 @@ import torch
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
-from . import runtime
+from .. import runtime
 
 OUTSIDE = "outside"
 COLUMNS = ("program", "worker", "order", "op", "tensor", "row", "column", "value")

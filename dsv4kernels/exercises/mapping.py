@@ -3,7 +3,7 @@
 import torch
 
 from .. import presets, reference, runtime
-from . import (
+from .tasks import (
     ANY,
     SMALL,
     TILE,

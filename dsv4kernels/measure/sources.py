@@ -9,7 +9,8 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from . import bench, records, runtime
+from .. import runtime
+from . import bench, records
 from .suites import Case
 
 

@@ -18,9 +18,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from . import codegen, parameters, plots, runtime
-from .plots import exercises, workers
-from .tasks import ANY, UNWRITTEN, Attempt, Task, attempt, combining, mapping, predictions
+from .. import parameters, plots, runtime
+from ..compiler import codegen
+from ..plots import exercises, workers
+from . import combining, mapping, predictions
+from .tasks import ANY, UNWRITTEN, Attempt, Task, attempt
 
 NOT_YET, RIGHT, NOT_RIGHT = "not yet", "right", "not right"
 KERNELS: dict[str, Task] = {

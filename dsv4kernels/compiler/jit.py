@@ -15,7 +15,7 @@ from triton.compiler import make_backend
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from . import runtime
+from .. import runtime
 
 TARGETS = ("sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 

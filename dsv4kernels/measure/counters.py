@@ -15,8 +15,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from . import bench, records, runtime, suites, variants
-from .presets import C128A, FLASH_C4A
+from .. import runtime, variants
+from ..presets import C128A, FLASH_C4A
+from . import bench, records, suites
 
 # Nsight Compute's metric, and what it is called here.
 METRICS = {

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import torch
 
-from . import combine, runtime, slot_mapping
-from .presets import STALE_REQUEST, Batch, Preset
+from .. import combine, runtime, slot_mapping
+from ..presets import STALE_REQUEST, Batch, Preset
 
 
 class MetadataGraphs:

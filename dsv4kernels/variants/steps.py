@@ -12,7 +12,7 @@ they share with `combine` they say once more in its words, so that each reads al
 
 import triton.language as tl
 
-from . import combine, runtime
+from .. import combine, runtime
 
 STEPS = ("one pass", "by rows", "by columns")
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from . import pages
-from .lessons import DOCS, NOTEBOOKS, ROOT, read_all
-from .parameters import LessonError
+from ..parameters import LessonError
+from . import DOCS, NOTEBOOKS, ROOT, pages, read_all
 
 _SHELVES = {
     "Paths": ["one_hour", "half_a_day"],

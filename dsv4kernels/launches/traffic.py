@@ -7,8 +7,8 @@ variant moves beyond that (the separate fill with -1) is counted apart.
 
 from typing import NamedTuple
 
-from .combine import output_width
-from .presets import Batch
+from ..combine import output_width
+from ..presets import Batch
 
 INT = 4  # bytes of an int32
 

@@ -21,19 +21,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import pages
-from .lessons import (
+from ..parameters import LessonError
+from . import (
     ANNOUNCED,
     DOCS,
     NOTEBOOKS,
     ROOT,
     Lesson,
     choose,
+    pages,
     read_all,
     read_profile,
     select,
 )
-from .parameters import LessonError
 from .processes import Kernels
 
 BUILD = ROOT / "build"
@@ -310,7 +310,7 @@ class _Progress:
 
 
 def _ledger(runs: Mapping[str, _Run], profile: str, overrides: dict, seconds: float) -> dict:
-    from .runtime import describe
+    from ..runtime import describe
 
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _VERSIONS:

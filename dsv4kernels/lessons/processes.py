@@ -9,7 +9,7 @@ from pathlib import Path
 
 from triton import knobs
 
-from .lessons import ROOT
+from . import ROOT
 
 _LONGEST = 107  # bytes in the path of a socket on Linux
 

@@ -9,7 +9,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from .. import codegen, occupancy, presets, slot_mapping
+from .. import presets, slot_mapping
+from ..compiler import codegen
+from ..launches import occupancy
 
 WORDS = {
     "reciprocal": "the reciprocal that starts a division",

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from . import presets, traffic
-from .presets import Preset
+from .. import presets
+from ..launches import traffic
+from ..presets import Preset
 
 
 class Line(NamedTuple):

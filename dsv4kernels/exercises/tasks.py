@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from .. import presets, runtime, trace
-from ..differences import UNWRITTEN
+from .. import presets, runtime
+from ..launches import trace
+from ..variants.differences import UNWRITTEN
 
 ANY = -(2**31)  # an expected value that the definition leaves open
 

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import runtime
+from .. import runtime
 
 PROTOCOLS = ("graph", "event", "host")
 WARMUPS, SAMPLES = 100, 300  # of the event and host protocols, as in the published table

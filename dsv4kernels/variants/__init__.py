@@ -20,9 +20,10 @@ from pathlib import Path
 
 import torch
 
-from . import combine, own_combine, own_mapping, reference, runtime, slot_mapping, steps
-from .parameters import LessonError, closest
-from .presets import Batch
+from .. import combine, own_combine, own_mapping, reference, runtime, slot_mapping
+from ..parameters import LessonError, closest
+from ..presets import Batch
+from . import steps
 
 ENVIRONMENT = "DSV4KERNELS_CANDIDATES"
 # The function that each kernel's name stands for, in the reference.
@@ -179,7 +180,7 @@ def _import(where):
     if not where.endswith(".py"):
         return importlib.import_module(where)
     # A lesson runs in its own folder, and its caller mostly in the root.
-    places = [(base / where).resolve() for base in (Path(), Path(__file__).parent.parent)]
+    places = [(base / where).resolve() for base in (Path(), Path(__file__).parents[2])]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         raise LessonError(f"no file {where}, neither here nor in the repository's root")

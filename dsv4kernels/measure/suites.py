@@ -4,8 +4,9 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from . import presets, steps
-from .presets import C128A, FLASH_C4A, PRESETS, PRO_C4A, Batch
+from .. import presets
+from ..presets import C128A, FLASH_C4A, PRESETS, PRO_C4A, Batch
+from ..variants import steps
 
 SLOT_MAPPING = ("runtime", "constexpr", "own")
 COMBINE = ("workers=128", "workers=256", "own")

@@ -3,7 +3,7 @@
 import torch
 
 from .. import presets, reference
-from . import (
+from .tasks import (
     SMALL,
     TILE,
     UNWRITTEN,
