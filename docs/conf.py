@@ -1,7 +1,7 @@
 """The site's settings: Sphinx with furo over these pages and the executed lessons.
 
-`dsv4kernels.lessons.site` puts both into one folder and builds from there. Nothing is executed and no page
-asks for anything outside: no fonts, no MathJax, no widgets' renderer.
+`dsv4kernels.lessons.site` puts both into one folder and builds from there. Nothing is executed and
+no page asks for anything outside: no fonts, no MathJax, no widgets' renderer.
 """
 
 project = "dsv4kernels"

@@ -22,9 +22,10 @@ from . import runtime
 NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
 SHORT, SOME_ROWS = 512, 4096
 # A wide row is one program's loop over tiles. With so few tokens that most of the GPU would idle, a
-# program takes a part of it, and one more counts it, with all of it at once; with some more, a
-# program takes it in one tile, if it is not too long to be held.
-FEW_WIDE, PART_TILE, PART_WARPS, WIDEST_COUNTED = 32, 2048, 8, 1 << 16
+# program takes a part of it, longer where tokens are not so very few, and one more program counts
+# it, with all of it at once. With some more tokens a program takes a row in one tile, if it is not
+# too long to be held.
+VERY_FEW_WIDE, FEW_WIDE, PART_TILE, PART_WARPS, WIDEST_COUNTED = 16, 32, 2048, 8, 1 << 16
 SOME_WIDE, WIDEST_TILE, WIDE_TILE, WIDE_WARPS = 128, 8192, 4096, 16
 
 
@@ -46,7 +47,8 @@ def rule(tokens: int, width: int) -> Choice:
             return Choice("two rows" if tile <= SHORT else "row", tile, max(tile // 256, 1))
         return Choice("two rows", tile, tile // 128)
     if tokens <= FEW_WIDE and width <= WIDEST_COUNTED:
-        return Choice("parts", PART_TILE, PART_WARPS)
+        tile = PART_TILE if tokens <= VERY_FEW_WIDE else 2 * PART_TILE
+        return Choice("parts", min(tile, runtime.power_of_2(width)), PART_WARPS)
     if tokens <= SOME_WIDE and width <= WIDEST_TILE:
         return Choice("row", runtime.power_of_2(width), WIDE_WARPS)
     return Choice("row", WIDE_TILE, WIDE_WARPS)
@@ -54,7 +56,7 @@ def rule(tokens: int, width: int) -> Choice:
 
 def choices(width: int) -> set[Choice]:
     """All that the rule can choose for rows of a width, whatever the number of tokens."""
-    return {rule(tokens, width) for tokens in (1, SOME_WIDE, SOME_ROWS, FEW_ENTRIES + 1)}
+    return {rule(tokens, width) for tokens in (1, FEW_WIDE, SOME_WIDE, SOME_ROWS, FEW_ENTRIES + 1)}
 
 
 def slot_mapping(

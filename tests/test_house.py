@@ -13,6 +13,7 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
+
 def all_of(package):
     """The modules of a package in the package."""
     return {name for name in MODULES if name.startswith(f"{package}.")}
