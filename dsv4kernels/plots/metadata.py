@@ -223,7 +223,10 @@ def workspace(batch: Batch, indices):
     ticks = sorted({at for pair in starts for at in pair})
     axes.set_xticks(ticks, ticks, rotation=0 if len(ticks) <= 10 else 90)
     axes.set(ylabel="token", xlabel="workspace row (lines at M x request, dotted N rows further)")
-    axes.set_title(f"M = {batch.M} rows a request, its newest keys from row N = {batch.N}")
+    axes.set_title(
+        f"Each token names rows of its own request only: M = {batch.M} each, "
+        f"its newest keys from N = {batch.N}"
+    )
     colours = {PARTS[part][0]: PARTS[part][1] for part in (FROM_TOPK, FROM_WINDOW)}
     colours |= {"compressed key, not named": TINTS[FROM_TOPK]}
     colours |= {"newest key, not named": TINTS[FROM_WINDOW]}

@@ -1,7 +1,7 @@
 """Figure of lesson 01's explorer: one token of a long request, its row and its slots."""
 
 import numpy as np
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -68,14 +68,14 @@ def _request(axes, batch, row, kind, position, length):
     ratio = batch.preset.compress_ratio
     seen = batch.preset.keys(position + 1) * ratio
     axes.add_patch(Rectangle((0, 0), seen, 1, facecolor=TINTS[FROM_TOPK], linewidth=0))
-    # A key stands for `ratio` positions; far from its size in a long request, so a line each.
-    middles = (row[kind == FROM_TOPK] + 0.5) * ratio
-    lines = LineCollection([[(x, 0), (x, 1)] for x in middles], colors=TOPK, linewidths=0.7)
-    axes.add_collection(lines)
+    # A key stands for `ratio` positions, too few to be seen in a long request.
+    wide = max(ratio, length / 700)
+    chosen = [(key * ratio, wide) for key in row[kind == FROM_TOPK]]
+    axes.broken_barh(chosen, (0, 1), facecolor=TOPK, linewidth=0)
     window = row[kind == FROM_WINDOW] - batch.N
-    if len(window):
+    if len(window):  # half as high: keys of its tokens can be chosen as well
         span = {"facecolor": WINDOW, "edgecolor": WINDOW, "linewidth": 0.8, "zorder": 3}
-        axes.add_patch(Rectangle((window[0], 0), len(window), 1, **span))
+        axes.add_patch(Rectangle((window[0], 0), len(window), 0.5, **span))
 
 
 def _cache(axes, batch, found):
