@@ -59,7 +59,7 @@ def test_ownership_draws_a_cell_for_each_row():
     [idle] = [p for p in axes.patches if p.get_hatch()]
     assert (idle.get_x(), idle.get_y(), idle.get_width()) == (13, 3, 3)
     assert axes.get_xlabel() == "row of the output (token)" and axes.get_ylabel() == "worker"
-    assert "12 programs write 16 rows: up to 4 each, 5 of them none" in words(figure)
+    assert "12 programs write 16 rows, up to 4 each; 5 write none" in words(figure)
     assert "a trace" in words(figure)
     numbers = [text.get_text() for text in axes.texts]
     assert numbers[:13] == [str(1 + row // 4) for row in range(13)]

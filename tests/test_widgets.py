@@ -34,12 +34,12 @@ CHANGES = [
     ("folding", "width", 500, "128 x 1, 32 x 5, 8 x 1"),
     ("folding", "block_size", 48, "slot mapping compiled twice"),
     ("folding", "warps", 8, "slot mapping compiled twice"),
-    ("workers", "requests", 4, "16 programs write 25 rows, 0 of them none"),
-    ("workers", "first", 0, "12 programs write 8 rows, 4 of them none"),
-    ("workers", "others", 1, "12 programs write 15 rows, 6 of them none"),
-    ("workers", "workers", 8, "24 programs write 21 rows, 8 of them none"),
-    ("workers", "target", "sm_100", "1 waves of"),
-    ("workers", "sms", 8, "1 waves of 96 slots"),
+    ("workers", "requests", 4, "16 programs write 25 rows; without a row: 0"),
+    ("workers", "first", 0, "12 programs write 8 rows; without a row: 4"),
+    ("workers", "others", 1, "12 programs write 15 rows; without a row: 6"),
+    ("workers", "workers", 8, "24 programs write 21 rows; without a row: 8"),
+    ("workers", "target", "sm_100", "1 wave of"),
+    ("workers", "sms", 8, "1 wave of 96 slots"),
     ("metadata", "preset", "C128A", "(130 of 8,320 columns have an entry) and its 2 slots"),
     ("metadata", "length", 2048, "A request of 2,048 tokens"),
     ("metadata", "position", 3, "(5 of 640 columns have an entry) and its 1 slots"),
@@ -309,7 +309,8 @@ def test_large_launches_are_drawn_by_program_and_many_waves_are_counted():
     figure = worker_figures.programs([3, 0, 5], 4)
     [image] = figure.axes[0].images
     assert image.get_array().filled(0).tolist() == occupancy.rows([3, 0, 5], 4).T.tolist()
-    assert figure.axes[0].get_title("left").startswith("12 programs write 8 rows: up to 2 each, 5")
+    title = "12 programs write 8 rows, up to 2 each; 5 write none"
+    assert figure.axes[0].get_title("left") == title
 
 
 # Metadata

@@ -79,11 +79,12 @@ def ownership(written: pd.DataFrame, query_lens: Sequence[int], workers: int, or
     axes.set_ylabel("worker")
     idle = int((rows == 0).sum())
     axes.set_title(
-        f"{rows.size} programs write {tokens} rows: up to {rows.max()} each, {idle} of them none",
+        f"{rows.size} programs write {tokens} rows, up to {rows.max()} each; {_none(idle)}",
         pad=18,
     )
     turns = "numbers" if numbered else "from light to dark"
-    source(figure, f"{origin}; {turns}: a worker's first, second, ... row; hatched: no row")
+    absent = "; a request without rows is not drawn" if 0 in query_lens else ""
+    source(figure, f"{origin}; {turns}: a worker's first, second, ... row; hatched: no row{absent}")
     return figure
 
 
@@ -132,7 +133,21 @@ def waves(mixes: Mapping[str, Sequence[int]], workers: Sequence[int], slots: int
     for axes in panels[-1]:
         axes.set_xlabel("wave")
     entries = [Patch(label=label, edgecolor="white", **style) for label, style in parts.values()]
-    figure.legend(handles=entries, loc="outside upper center", ncols=3)
+    if panels.size == 1:
+        figure.legend(handles=entries, loc="outside upper center", ncols=3)
+    else:
+        panels[0][-1].legend(handles=entries, loc="best", fontsize=8)
+        shapes = [
+            occupancy.shape(query_lens, count, slots)
+            for query_lens in mixes.values()
+            for count in workers
+        ]
+        taken = min(min(shape["programs"] / slots, 1) for shape in shapes)
+        idle = max(shape["idle"] / max(shape["programs"], 1) for shape in shapes)
+        figure.suptitle(
+            f"From {taken:.0%} of the slots taken to {idle:.0%} of the programs without a row",
+            fontsize=11, fontweight="bold", x=0.01, ha="left",
+        )  # fmt: skip
     source(figure, f"computed for {gpu}: {slots:,} programs at once; nothing was run")
     return figure
 
@@ -208,6 +223,11 @@ def sweep(panels: Mapping[str, pd.DataFrame], value: str, unit: str, title: str)
     handles, names = row[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8.5)
     return figure
+
+
+def _none(idle):
+    """How many programs write no row, in words."""
+    return f"{idle:,} write{'s' if idle == 1 else ''} none"
 
 
 def finding(panels: Mapping[str, pd.DataFrame]) -> str:
@@ -290,8 +310,7 @@ def programs(query_lens: Sequence[int], workers: int):
     axes.set_xlabel("request")
     axes.set_ylabel("worker")
     axes.set_title(
-        f"{rows.size:,} programs write {sum(query_lens):,} rows: up to {most:,} each, "
-        f"{idle:,} of them none"
+        f"{rows.size:,} programs write {sum(query_lens):,} rows, up to {most:,} each; {_none(idle)}"
     )
     source(figure, "counted from the definition; orange: a program without a row")
     return figure

@@ -57,14 +57,15 @@ def picture(query_lens: Sequence[int], workers: int, target: str, sms: int) -> s
     else:
         figure = figures.programs(query_lens, workers)
         words = "Too many rows to draw one by one: how many each program writes."
-    alt = f"{found['programs']:,} programs write {tokens:,} rows, {found['idle']:,} of them none."
+    idle = f"{found['idle']:,}"
+    alt = f"{found['programs']:,} programs write {tokens:,} rows; without a row: {idle}."
     parts = [plots.page(figure, alt=alt, caption=words)]
     if found["waves"] <= DRAWN_WAVES:
         mix = f"{len(query_lens)} requests" if len(query_lens) > 1 else "one request"
         figure = figures.waves({mix: query_lens}, (workers,), slots, f"{sms} SMs of {target}")
-        alt = (
-            f"{found['waves']} waves of {slots:,} slots, of the last one {found['tail']:.0%} empty."
-        )
+        plural = "s" if found["waves"] != 1 else ""
+        empty = f"{found['tail']:.0%} of the last empty"
+        alt = f"{found['waves']} wave{plural} of {slots:,} slots, {empty}."
         parts.append(plots.page(figure, alt=alt, caption="What the GPU's slots hold, in turn."))
     else:
         parts.append(paragraph(f"{found['waves']:,} waves are too many to draw."))
