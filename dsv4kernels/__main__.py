@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _add_run(commands) -> None:
     parser = commands.add_parser("run", help="run the lessons and write their pages")
     parser.add_argument("--only", nargs="+", metavar="LESSON", help="names, or their beginnings")
-    parser.add_argument("--profile", default="quick", help="parameters: quick (default) or full")
+    parser.add_argument("--profile", default="full", help="parameters: full (default) or quick")
     parser.add_argument(
         "-p",
         dest="overrides",

@@ -22,9 +22,9 @@ def store(folder, name, cells, tags=("parameters",), metadata=None):
 
 
 def profile(folder, **profiles):
-    """Write profiles by name, and an empty `quick` one."""
+    """Write profiles by name, and empty `full` and `quick` ones."""
     (folder / "profiles").mkdir(parents=True, exist_ok=True)
-    for name, content in {"quick": {}, **profiles}.items():
+    for name, content in {"full": {}, "quick": {}, **profiles}.items():
         (folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(content))
 
 

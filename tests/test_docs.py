@@ -7,8 +7,9 @@ import re
 import nbformat
 import pytest
 
-from dsv4kernels import variants
+from dsv4kernels import lessons, variants
 from dsv4kernels.lessons import DOCS, NOTEBOOKS, ROOT, pages
+from dsv4kernels.measure import records
 from dsv4kernels.variants import candidates, trials
 
 PAGES = sorted(DOCS.glob("*.md"))
@@ -27,6 +28,11 @@ def prose(path):
         return words(path.read_text())
     cells = nbformat.read(path, as_version=4).cells
     return "\n".join(words(cell.source) for cell in cells if cell.cell_type == "markdown")
+
+
+def prose_with_code(path):
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
 
 
 def slug(heading):
@@ -70,6 +76,33 @@ def test_glossary_entries_are_short_and_there_once():
         term, _, words = entry.partition("\n")
         words = words.partition("\n## ")[0].strip()
         assert 1 <= len(re.findall(r"[.?](?=\s|$)", words)) <= 5, term
+
+
+def test_the_half_day_has_every_lesson_and_the_paths_their_time():
+    for name, minutes in {"one_hour": range(55, 66), "half_a_day": range(240, 301)}.items():
+        text = (DOCS / f"{name}.md").read_text()
+        assert sum(map(int, re.findall(r"^\| (\d+) \|", text, re.M))) in minutes
+    assert re.findall(r"notebooks/(\w+)\.ipynb", text) == list(lessons.read_all())
+
+
+def test_the_hours_sections_are_sections():
+    for line in (DOCS / "one_hour.md").read_text().splitlines():
+        if found := re.search(r"\(\.\./(notebooks/\w+\.ipynb)\): (.*?) \|", line):
+            path, sections = found.groups()
+            known = re.findall(r"^## (.*)$", prose_with_code(ROOT / path), re.M)
+            assert set(re.findall(r"\*([^*]+)\*", sections)) <= set(known), path
+
+
+def test_the_story_is_told_as_it_is_recorded():
+    """The alternative text of the picture, in README and on the site's first page."""
+    table = records.load_measured("NVIDIA H200")
+    kept = {"suite": "tokens", "kernel": "combine", "protocol": "graph", "cache": "warm"}
+    table = records.select(table, **kept).query("tokens >= 256")
+    us = table.pivot(index="tokens", columns="variant", values="median_us")
+    share = us["own"] / us["workers=256"]
+    told = f"takes {100 * share.min():.0f} to {100 * share.max():.0f} percent of"
+    for path in (ROOT / "README.md", DOCS / "index.md"):
+        assert told in re.sub(r"\s+", " ", path.read_text())
 
 
 def test_an_anchor_is_the_same_everywhere():

@@ -42,7 +42,7 @@ _VERSIONS = ("torch", "triton", "numpy", "pandas", "matplotlib", "papermill", "n
 
 def run(
     names: Iterable[str] | None = None,
-    profile: str = "quick",
+    profile: str = "full",
     overrides: Mapping[str, Any] | None = None,
     build: Path | str = BUILD,
     notebooks: Path | str = NOTEBOOKS,

@@ -50,6 +50,7 @@ def _published(axes):
     bars = axes.barh(range(len(table)), less, color=colour)
     axes.bar_label(bars, fmt="%.0f %%", padding=2, fontsize=8)
     axes.set_yticks(range(len(table)), names, fontsize=8)
+    axes.set_ylabel("kernel, tokens a call", fontsize=9)
     axes.invert_yaxis()
     axes.set_xlim(0, less.max() * 1.25)
     axes.grid(axis="y", visible=False)
