@@ -40,6 +40,30 @@ def live(cases: Iterable[Case]) -> dict[str, pd.DataFrame]:
     return {f"live, {runtime.describe()['device']}": table} if len(table) else {}
 
 
+def repeated(kernel: str, tokens: int) -> dict[str, pd.DataFrame]:
+    """One call that several suites recorded: warm device time of one request of Flash C4A.
+
+    Args:
+        kernel: `slot_mapping` or `combine`.
+        tokens: of the batch.
+
+    Returns:
+        By a label as of `recorded`: microseconds, a row for each suite and a column for each
+        variant that several suites have.
+    """
+    call = {"kernel": kernel, "tokens": tokens, "protocol": "graph", "cache": "warm"}
+    call |= {"preset": "Flash C4A", "mix": "one request"}
+    try:
+        table = records.select(records.load_measured(), **call)
+    except records.DataError:
+        return {}
+    found = {}
+    for device, rows in table.groupby("device"):
+        times = rows.pivot(index="suite", columns="variant", values="median_us")
+        found[f"recorded, {device}"] = times.loc[:, times.count() > 1]
+    return found
+
+
 def relative(table: pd.DataFrame, to: str = "own") -> pd.DataFrame:
     """Times of all variants over one variant's, a row for each batch and a column for each variant.
 
