@@ -394,3 +394,25 @@ def test_ratios_to_one_variant_and_a_sweep_without_its_comparator():
     assert list(swept["Flash C4A"].index) == [("m", 2), ("m", 1)]
     with pytest.raises(DataError, match="mix caches"):
         sources.relative(pd.DataFrame([*rows, rows[0] | {"cache": "cold"}]))
+
+
+def test_how_far_the_steps_lead_and_which_cells_are_framed():
+    panels = {"recorded, a card": STEPS.assign(over_traffic=[4.0, 1.0, 0.9, 2.0, 0.8, 0.9])}
+    assert beyond.span(panels) == "from 2.0–4.0 times a copy's time to 0.8–1.0"
+    index = pd.MultiIndex.from_tuples([("one request", 1), ("one request", 8192)])
+    cells = pd.DataFrame({"row=512/8": [1.01, 1.4], "row=512/4": [1.1, 1.2]}, index=index)
+    found = beyond.framed({"Flash C4A": cells}, "slot_mapping")
+    assert found.to_dict() == {("Flash C4A", "one request", 1, "row=512/8"): 1.01}
+
+
+def test_what_each_step_leaves_and_which_gains_most():
+    names = ["mine.py:f", "workers=128", "workers=256", "one pass", "by rows", "by columns", "own"]
+    rows = pd.DataFrame({"variant": names, "median_us": [1.0, 8.0, 4.0, 3.0, 1.5, 1.2, 1.2]})
+    rows = rows.assign(mix="m", tokens=8, device="a", protocol="graph", cache="warm")
+    times, left = sources.stepwise(rows)
+    assert list(times) == [*names[1:], "mine.py:f"]
+    [told] = left.to_dict("records")
+    assert told.pop("gains most") == "by rows" and "workers=128" not in told
+    assert told == pytest.approx(dict(zip(names[2:], [0.5, 0.75, 0.5, 0.8, 1.0], strict=True)))
+    with pytest.raises(DataError, match="mix caches"):
+        sources.stepwise(pd.concat([rows, rows.assign(cache="cold")]))

@@ -18,7 +18,7 @@ _CURVES = ("o-", "s--", "D-.", "^:", "v-", "P--")  # a shape's marker and line, 
 
 
 def span(panels: Mapping[str, pd.DataFrame]) -> str:
-    """Where the steps begin and end, in times of a copy: the least and the most of all shapes.
+    """How far the steps lead, from 128 workers to `own`: least and most of all batches.
 
     Args:
         panels: as for `steps`.
@@ -26,8 +26,8 @@ def span(panels: Mapping[str, pd.DataFrame]) -> str:
     ends = []
     for variant in ("workers=128", "own"):
         over = pd.concat(t.loc[t["variant"] == variant, "over_traffic"] for t in panels.values())
-        ends.append(f"{over.min():.1f} to {over.max():.1f}")
-    return f"from {ends[0]} times a copy's time with 128 workers to {ends[1]} times"
+        ends.append(f"{over.min():.1f}–{over.max():.1f}")
+    return f"from {ends[0]} times a copy's time to {ends[1]}"
 
 
 @styled

@@ -217,7 +217,7 @@ def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, layer: str, or
                    label=label)
         )  # fmt: skip
     axes.legend(handles=entries, fontsize=8.5, loc="lower right", ncols=2)
-    source(figure, f"bytes counted from the definition; latencies of {gpu}, published by {origin}")
+    source(figure, f"bytes counted here; latencies of {gpu}, published by {origin}")
     return figure
 
 
