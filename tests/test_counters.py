@@ -101,3 +101,15 @@ def test_what_is_recorded_has_every_column():
     table = counters.load_counters()
     assert set(counters.COLUMNS) == set(table.columns)
     assert table[list(counters.SHAPES)].notna().all(axis=None)
+
+
+def test_tables_are_indexed_by_what_differs_and_hold_no_fill_against_a_kernel():
+    rows = counters.tidy(PRINTED).assign(device="A GPU")
+    [(key, table)] = counters.tables(rows).items()
+    assert key == ("A GPU", "combine")
+    assert table.index.names == ["variant", "launch"]
+    own = counters.relative(rows, "own", "workers=128")
+    assert own["warp_instructions"].tolist() == [3000 / 2_000_000]
+    assert own["dram_read_bytes"].tolist() == [2.5 / 1.5]
+    assert counters.relative(rows, "own", "constexpr").empty
+    assert counters.relative(rows[:0], "own", "constexpr").empty

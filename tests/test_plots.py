@@ -136,7 +136,8 @@ def test_curves_draw_medians_bands_and_floors():
     assert [t.get_text() for t in axes.get_xticklabels()] == ["64", "1,024", "16,384"]
     said = words(figure)
     assert "graph protocol, warm" in said and "where from" in said
-    assert "16,384 tokens, optimised over comparator: 0.76 recorded" in said
+    told = "recorded, NVIDIA H200: at 16,384 tokens own takes 0.68 of workers=256's time and 23.18"
+    assert told in one_line(said)
 
 
 def test_published_figures_are_dots_with_their_own_label():
@@ -148,21 +149,28 @@ def test_published_figures_are_dots_with_their_own_label():
     assert titles == list(panels)
     assert {line.get_linestyle() for line in figure.axes[0].lines[::2]} == {"None"}
     assert not figure.axes[0].collections and figure.axes[1].collections
-    assert "0.84 published; 0.76 recorded" in words(figure)
+    # What was measured is told alone: no ratio of another device, protocol or layer beside it.
+    assert "own takes 0.68 of workers=256's time" in one_line(words(figure))
+    assert "0.84" not in words(figure)
+    told = latency.finding({"published": panels[f"published, {CARD}"]})
+    assert told == "published: at 16,384 tokens workers=256 takes 0.84 of workers=128's time"
 
 
 def test_bandwidth_and_prediction_say_what_they_are():
     rows = records.select(limits.long(records.load_published("combine")), device=CARD)
     reached = limits.reached(rows, presets.FLASH_C4A)
-    figure = latency.bandwidth(reached, 1597, CARD, "a pull request")
+    figure = latency.bandwidth(reached, 1597, CARD, "Flash C4A", "a pull request")
     [axes] = figure.axes
     assert axes.get_ylabel() == "GB/s" and "datasheet bandwidth, 1,597 GB/s" in words(figure)
+    assert "Published times, Flash C4A assumed: 88% of the datasheet" in one_line(words(figure))
+    assert f"latencies of {CARD}, published by a pull request" in words(figure)
     assert len([line for line in axes.lines if len(line.get_xdata()) == 4]) == 4
 
     rule = pd.Series([9.0, 77.0], [1024, 16_384])
     figure = latency.prediction(rows, rule, rule * 0.7, (0.01, 0.09), CARD)
     said = words(figure)
-    assert "Not measured" in said and "rule, one pass: a prediction" in said
+    assert "Predicted, not measured: one pass takes 0.70 of two passes' time" in said
+    assert "rule, one pass: a prediction" in said
     assert f"{CARD}: dots published by local-inference-lab/vllm pull request 434" in said
     [axes] = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("tokens", "µs a call")
@@ -214,10 +222,10 @@ def test_curves_want_one_figure_a_point_and_the_device_in_the_label():
         latency.curves({label: pd.concat([measured(), measured()])}, "", "")
     with pytest.raises(DataError, match="more than one figure"):
         workers.sweep({label: pd.concat([swept(), swept()])}, "median_us", "µs", "")
-    with pytest.raises(DataError, match="no token count in common"):
-        latency.finding({"a": measured(tokens=(1,)), "b": measured(tokens=(2,))})
+    with pytest.raises(DataError, match="no panels"):
+        latency.finding({})
     with pytest.raises(DataError, match="no rows"):
-        latency.bandwidth(measured()[:0], 1597, CARD, "")
+        latency.bandwidth(measured()[:0], 1597, CARD, "", "")
 
 
 # Where the lessons' figures come from
@@ -235,6 +243,19 @@ def test_recorded_figures_are_labelled_and_the_later_stands(tmp_path, monkeypatc
     assert label == "recorded, NVIDIA H200" and len(table) == 9
     assert (table["median_us"] == 9.0).all()
     assert sources.recorded("tokens", protocol="event") == sources.recorded("wide") == {}
+
+
+def test_a_call_that_several_suites_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "DATA", tmp_path)
+    assert sources.repeated("combine", 64) == {}
+    file = records.device_folder("NVIDIA H200") / "tokens.csv"
+    other = measured("published").assign(median_us=9.0)
+    alone = measured("rule").assign(variant="tile=1x1024/1", tokens=64)[:1]
+    for table in (measured(), other, alone):
+        records.append(table.to_dict("records"), file)
+    [(label, table)] = sources.repeated("combine", 64).items()
+    assert label == "recorded, NVIDIA H200" and set(table) == set(suites.COMBINE)
+    assert (table.loc["published"] == 9.0).all() and (table.loc["tokens"] < 3).all()
 
 
 def test_live_figures_need_a_gpu(monkeypatch):
@@ -299,8 +320,17 @@ def test_published_fits_and_the_rule_on_published_rows():
         4.65, abs=0.01
     )
     optimised = records.select(rows, device=CARD, variant="workers=256")
-    rule = limits.rule(optimised, presets.FLASH_C4A, 1597, floor_us=6.66)
-    assert rule["error"].between(0, 0.1).all()
+    floor = limits.published_floor(records.select(rows, device=CARD))
+    assert floor == 6.66
+    errors = limits.rule(optimised, presets.FLASH_C4A, 1597, floor)["error"]
+    assert errors.between(0, 0.1).all()
+    with pytest.raises(DataError, match="mix devices"):
+        limits.published_floor(rows)
+    told = limits.predicted([4096, 1024, 1024], presets.FLASH_C4A, 1597, floor, (0.0, 0.1))
+    assert list(told.index) == [1024, 4096]
+    assert (told["two passes"] > told["one pass"]).all() and (told["one pass"] > floor).all()
+    assert told["from"].tolist() == told["one pass"].tolist()
+    assert told["to"].tolist() == pytest.approx((told["one pass"] * 1.1).tolist())
 
 
 STEPS = pd.DataFrame(
@@ -364,3 +394,25 @@ def test_ratios_to_one_variant_and_a_sweep_without_its_comparator():
     assert list(swept["Flash C4A"].index) == [("m", 2), ("m", 1)]
     with pytest.raises(DataError, match="mix caches"):
         sources.relative(pd.DataFrame([*rows, rows[0] | {"cache": "cold"}]))
+
+
+def test_how_far_the_steps_lead_and_which_cells_are_framed():
+    panels = {"recorded, a card": STEPS.assign(over_traffic=[4.0, 1.0, 0.9, 2.0, 0.8, 0.9])}
+    assert beyond.span(panels) == "from 2.0–4.0 times a copy's time to 0.8–1.0"
+    index = pd.MultiIndex.from_tuples([("one request", 1), ("one request", 8192)])
+    cells = pd.DataFrame({"row=512/8": [1.01, 1.4], "row=512/4": [1.1, 1.2]}, index=index)
+    found = beyond.framed({"Flash C4A": cells}, "slot_mapping")
+    assert found.to_dict() == {("Flash C4A", "one request", 1, "row=512/8"): 1.01}
+
+
+def test_what_each_step_leaves_and_which_gains_most():
+    names = ["mine.py:f", "workers=128", "workers=256", "one pass", "by rows", "by columns", "own"]
+    rows = pd.DataFrame({"variant": names, "median_us": [1.0, 8.0, 4.0, 3.0, 1.5, 1.2, 1.2]})
+    rows = rows.assign(mix="m", tokens=8, device="a", protocol="graph", cache="warm")
+    times, left = sources.stepwise(rows)
+    assert list(times) == [*names[1:], "mine.py:f"]
+    [told] = left.to_dict("records")
+    assert told.pop("gains most") == "by rows" and "workers=128" not in told
+    assert told == pytest.approx(dict(zip(names[2:], [0.5, 0.75, 0.5, 0.8, 1.0], strict=True)))
+    with pytest.raises(DataError, match="mix caches"):
+        sources.stepwise(pd.concat([rows, rows.assign(cache="cold")]))

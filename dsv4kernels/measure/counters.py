@@ -78,6 +78,34 @@ def load_counters() -> pd.DataFrame:
     return table.drop_duplicates(["device", *SHAPES, "launch"], keep="last", ignore_index=True)
 
 
+def tables(counted: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """Rows of `load_counters` to be shown: by device and kernel, indexed by what differs."""
+    shown = ["warp_instructions", "occupancy_percent", "dram_read_bytes", "dram_write_bytes"]
+    found = {}
+    for key, rows in counted.groupby(["device", "kernel"], sort=False):
+        shape = ["mix", "preset", "tokens", "variant", "launch"]
+        index = [name for name in shape if rows[name].nunique() > 1] or ["variant"]
+        found[key] = rows.set_index(index)[shown]
+    return found
+
+
+def relative(counted: pd.DataFrame, variant: str, to: str) -> pd.DataFrame:
+    """What a variant counts over what another does, fills left out; perhaps nothing.
+
+    Args:
+        counted: rows of `load_counters`.
+        variant, to: as in its column `variant`.
+
+    Returns:
+        Indexed by device, kernel, preset, requests and tokens: instructions, occupancy, bytes read.
+    """
+    shape = ["device", "kernel", "preset", "requests", "tokens"]
+    columns = ["warp_instructions", "occupancy_percent", "dram_read_bytes"]
+    values = counted[counted["launch"] != "fill"].set_index(shape)
+    one, other = (values.loc[values["variant"] == name, columns] for name in (variant, to))
+    return (one.astype(float) / other.astype(float)).dropna()
+
+
 def run(folder: Path | None = None) -> Path:
     """Read the counters of every case here, and append them to a CSV file.
 

@@ -15,6 +15,7 @@ import torch
 from .. import presets
 from ..launches import traffic
 from ..presets import Preset
+from . import records
 
 
 class Line(NamedTuple):
@@ -58,6 +59,19 @@ def long(published: pd.DataFrame) -> pd.DataFrame:
         for side in ("comparator", "optimized")
     ]
     return pd.concat(sides, ignore_index=True)
+
+
+def published_floor(rows: pd.DataFrame) -> float:
+    """What a published call takes that has next to nothing to do: the fastest with one token.
+
+    Args:
+        rows: from `long`, of one device.
+
+    Raises:
+        records.DataError: several devices, or no call with a single token.
+    """
+    records.one_source(rows)
+    return float(records.select(rows, tokens=1)["median_us"].min())
 
 
 def lines(table: pd.DataFrame, by: Sequence[str] = ("device", "kernel", "variant")) -> pd.DataFrame:
@@ -182,3 +196,30 @@ def rule(
     known["rule_us"] = floor + known["moved"] / bandwidth_gb_s / 1e3
     known["error"] = known["median_us"] / known["rule_us"] - 1
     return known
+
+
+def predicted(
+    tokens: Iterable[int],
+    preset: Preset,
+    bandwidth_gb_s: float,
+    floor_us: float,
+    errors: tuple[float, float],
+) -> pd.DataFrame:
+    """Combine by the rule, with the published kernel's two passes over its output and with one.
+
+    Args:
+        tokens: lengths of one fresh request.
+        preset, bandwidth_gb_s, floor_us: as for `rule`.
+        errors: the rule's smallest and largest where it was checked.
+
+    Returns:
+        Indexed by `tokens`, microseconds: `two passes`, `one pass`, and the latter with each of
+        the errors, `from` and `to`.
+    """
+    lengths = sorted(set(tokens))
+    found = pd.DataFrame(index=pd.Index(lengths, name="tokens"))
+    for words, variant in (("two passes", "workers=256"), ("one pass", "own")):
+        asked = pd.DataFrame({"kernel": "combine", "variant": variant, "tokens": lengths})
+        found[words] = rule(asked, preset, bandwidth_gb_s, floor_us)["rule_us"].to_numpy()
+    found["from"], found["to"] = (found["one pass"] * (1 + error) for error in errors)
+    return found

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from .. import runtime
+from ..variants import steps
 from . import bench, records
 from .suites import Case
 
@@ -38,6 +39,50 @@ def live(cases: Iterable[Case]) -> dict[str, pd.DataFrame]:
     table = pd.DataFrame(bench.live(cases), columns=list(records.COLUMNS))
     table = table[table["median_us"].notna()]  # a skipped measurement has no time
     return {f"live, {runtime.describe()['device']}": table} if len(table) else {}
+
+
+def repeated(kernel: str, tokens: int) -> dict[str, pd.DataFrame]:
+    """One call that several suites recorded: warm device time of one request of Flash C4A.
+
+    Args:
+        kernel: `slot_mapping` or `combine`.
+        tokens: of the batch.
+
+    Returns:
+        By a label as of `recorded`: microseconds, a row for each suite and a column for each
+        variant that several suites have.
+    """
+    call = {"kernel": kernel, "tokens": tokens, "protocol": "graph", "cache": "warm"}
+    call |= {"preset": "Flash C4A", "mix": "one request"}
+    try:
+        table = records.select(records.load_measured(), **call)
+    except records.DataError:
+        return {}
+    found = {}
+    for device, rows in table.groupby("device"):
+        times = rows.pivot(index="suite", columns="variant", values="median_us")
+        found[f"recorded, {device}"] = times.loc[:, times.count() > 1]
+    return found
+
+
+def stepwise(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Times of the suite `steps`, and what each step leaves of the time before it.
+
+    Args:
+        table: its rows, of one device, protocol and cache.
+
+    Returns:
+        Both indexed by mix and tokens, with a column for each variant: microseconds, and ratios
+        with `gains most`, the project's own step with the least of them.
+    """
+    records.one_source(table)
+    order = ["workers=128", "workers=256", *steps.STEPS, "own"]
+    order += [variant for variant in dict.fromkeys(table["variant"]) if variant not in order]
+    times = table.pivot_table(
+        index=["mix", "tokens"], columns="variant", values="median_us", sort=False
+    )[order]
+    left = (times / times.shift(1, axis=1))[["workers=256", *steps.STEPS, "own"]]
+    return times, left.assign(**{"gains most": left.drop(columns="workers=256").idxmin(axis=1)})
 
 
 def relative(table: pd.DataFrame, to: str = "own") -> pd.DataFrame:

@@ -17,6 +17,19 @@ from . import new, plain_numbers, source, styled
 _CURVES = ("o-", "s--", "D-.", "^:", "v-", "P--")  # a shape's marker and line, beside its colour
 
 
+def span(panels: Mapping[str, pd.DataFrame]) -> str:
+    """How far the steps lead, from 128 workers to `own`: least and most of all batches.
+
+    Args:
+        panels: as for `steps`.
+    """
+    ends = []
+    for variant in ("workers=128", "own"):
+        over = pd.concat(t.loc[t["variant"] == variant, "over_traffic"] for t in panels.values())
+        ends.append(f"{over.min():.1f}–{over.max():.1f}")
+    return f"from {ends[0]} times a copy's time to {ends[1]}"
+
+
 @styled
 def steps(panels: Mapping[str, pd.DataFrame], title: str, origin: str):
     """Time over that of a plain copy, change by change: a curve for each shape.
@@ -44,6 +57,7 @@ def steps(panels: Mapping[str, pd.DataFrame], title: str, origin: str):
         curves = zip(shapes, shades, _CURVES * len(shapes), strict=False)
         for ((mix, tokens), curve), shade, style in curves:
             name = f"one request of {tokens:,}" if mix == "one request" else mix
+            name += " tokens"
             place = [order.index(variant) for variant in curve["variant"]]
             axes.plot(
                 place, curve["over_traffic"], style, color=shade, markersize=4.5, linewidth=1.5,
@@ -68,6 +82,30 @@ def steps(panels: Mapping[str, pd.DataFrame], title: str, origin: str):
     return figure
 
 
+def width_of(kernel: str, preset: str) -> int:
+    """Columns of a row that the rule of the project's own kernel goes by."""
+    layer = presets.PRESETS[preset]
+    if kernel == "combine":
+        return output_width(layer.topk, layer.window_size)
+    return layer.row_width
+
+
+def framed(swept: Mapping[str, pd.DataFrame], kernel: str) -> pd.Series:
+    """The cells of `shapes` that hold the rule's choice; indexed by preset, mix, tokens, shape.
+
+    Args:
+        swept: ratios by preset, as `sources.swept` gives them.
+        kernel: `slot_mapping` or `combine`.
+    """
+    found = {}
+    for preset, cells in swept.items():
+        for mix, tokens in cells.index:
+            shape = variants.chosen(kernel, tokens, width_of(kernel, preset))
+            if shape in cells:
+                found[preset, mix, tokens, shape] = cells.loc[(mix, tokens), shape]
+    return pd.Series(found, dtype=float)
+
+
 @styled
 def shapes(swept: Mapping[str, pd.DataFrame], kernel: str, title: str, origin: str):
     """Maps of a kernel's shapes: time over that of the rule's choice, which is framed.
@@ -89,21 +127,16 @@ def shapes(swept: Mapping[str, pd.DataFrame], kernel: str, title: str, origin: s
         gridspec_kw={"height_ratios": heights},
     )  # fmt: skip
     for axes, (name, cells) in zip(column[:, 0], swept.items(), strict=True):
-        preset = presets.PRESETS[name]
-        width = preset.row_width
-        if kernel == "combine":
-            width = output_width(preset.topk, preset.window_size)
+        width = width_of(kernel, name)
         axes.pcolormesh(cells.to_numpy(), norm=LogNorm(0.5, 2), cmap="RdBu_r", edgecolor="white")
         for (y, x), ratio in np.ndenumerate(cells.to_numpy()):
             axes.text(
                 x + 0.5, y + 0.5, f"{ratio:.2f}", ha="center", va="center", fontsize=8,
                 color="white" if ratio > 1.55 or ratio < 0.65 else "black",
             )  # fmt: skip
-        for y, (_, tokens) in enumerate(cells.index):
-            chosen = variants.chosen(kernel, tokens, width)
-            if chosen in cells:
-                corner = list(cells).index(chosen), y
-                axes.add_patch(Rectangle(corner, 1, 1, fill=False, linewidth=2, zorder=3))
+        for _, *batch, chosen in framed({name: cells}, kernel).index:
+            corner = list(cells).index(chosen), list(cells.index).index(tuple(batch))
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, linewidth=2, zorder=3))
         labels = [shape.replace("=", "\n") for shape in cells]
         axes.set_xticks(np.arange(cells.shape[1]) + 0.5, labels, fontsize=7.5)
         batches = [f"{mix}, {tokens:,} token{'s' * (tokens > 1)}" for mix, tokens in cells.index]

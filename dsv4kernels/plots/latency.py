@@ -69,29 +69,42 @@ def curves(panels: Mapping[str, pd.DataFrame], title: str, origin: str, fits: bo
                 ha="right", color="#555555",
             )  # fmt: skip
     row[0][0].set_ylabel("µs a call")
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(
+        textwrap.fill(title, 84), fontsize=11, fontweight="bold", x=0.01, ha="left"
+    )  # fmt: skip
     source(figure, origin)
     return figure
 
 
 def finding(panels: Mapping[str, pd.DataFrame]) -> str:
-    """Optimised over comparator in each source, at the largest token count that all have.
+    """What each source shows at its largest token count; no two sources are held together.
+
+    Where `own` was measured: its time over the optimised kernel's and over a copy's. Elsewhere the
+    optimised kernel's over the comparator's.
 
     Args:
-        panels: as for `curves`; the first word of a label says what kind of source it is.
+        panels: as for `curves`. Beside measured ones, published ones are passed over.
 
     Raises:
-        records.DataError: no token count is in all panels.
+        records.DataError: no panel.
     """
-    shared = set.intersection(*(set(table["tokens"]) for table in panels.values()))
-    if not shared:
-        raise records.DataError("the panels have no token count in common")
+    if not panels:
+        raise records.DataError("no panels to tell of")
+    measured = {label: table for label, table in panels.items() if "p20_us" in table}
     words = []
-    for label, table in panels.items():
-        longest = table[table["tokens"] == max(shared)]
-        us = longest.set_index(longest["variant"].map(role))["median_us"]
-        words.append(f"{us['optimised'] / us['comparator']:.2f} {label.split(',')[0]}")
-    return f"{max(shared):,} tokens, optimised over comparator: {'; '.join(words)}"
+    for label, table in (measured or panels).items():
+        longest = table[table["tokens"] == table["tokens"].max()]
+        by_role = longest.set_index(longest["variant"].map(role))
+        us, names = by_role["median_us"], by_role["variant"]
+        if {"own", "optimised"} <= set(us.index):
+            copy = us["own"] / longest["traffic_floor_us"].iloc[0]
+            told = f"own takes {us['own'] / us['optimised']:.2f} of {names['optimised']}'s time"
+            told += f" and {copy:.2f} of a copy's"
+        else:
+            less = us["optimised"] / us["comparator"]
+            told = f"{names['optimised']} takes {less:.2f} of {names['comparator']}'s time"
+        words.append(f"{label}: at {longest['tokens'].iloc[0]:,} tokens {told}")
+    return "; ".join(words)
 
 
 def _one_curve_each(label, table, facts):
@@ -154,15 +167,16 @@ def _token_axis(axes, tokens):
 
 
 @styled
-def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, origin: str):
-    """Bytes over latency, set against the card's bandwidth; the bytes counted in two ways.
+def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, layer: str, origin: str):
+    """Bytes over published latency, against the card's bandwidth; the bytes counted in two ways.
 
     Args:
         reached: a row for each point: `variant`, `tokens`, `moved_gb_s` (every byte the variant
             moves) and `required_gb_s` (those the definition requires).
         limit_gb_s: the card's memory bandwidth by its datasheet.
         gpu: the card's name.
-        origin: of the latencies, for the small print.
+        layer: what the rows are taken to be of; the source does not say.
+        origin: who published the latencies, for the small print.
 
     Raises:
         records.DataError: nothing to draw.
@@ -189,9 +203,11 @@ def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, origin: str):
     axes.set_ylabel("GB/s")
     best = reached["moved_gb_s"].max() / limit_gb_s
     useful = reached["required_gb_s"].max() / limit_gb_s
-    axes.set_title(
-        f"{best:.0%} of the bandwidth at best, {useful:.0%} if only required bytes count"
-    )
+    figure.suptitle(
+        f"Published times, {layer} assumed: {best:.0%} of the datasheet bandwidth,\n"
+        f"{useful:.0%} if only required bytes count",
+        fontsize=11, fontweight="bold", x=0.01, ha="left",
+    )  # fmt: skip
     entries = [
         Line2D([], [], **STYLES[role(v)], label=v) for v in dict.fromkeys(reached["variant"])
     ]
@@ -201,7 +217,7 @@ def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, origin: str):
                    label=label)
         )  # fmt: skip
     axes.legend(handles=entries, fontsize=8.5, loc="lower right", ncols=2)
-    source(figure, f"bytes counted from the definition over latencies of {gpu}: {origin}")
+    source(figure, f"bytes counted here; latencies of {gpu}, published by {origin}")
     return figure
 
 
@@ -216,7 +232,9 @@ def prediction(
         checked: the rule's time for the optimised kernel, indexed by tokens.
         predicted: the rule's time for a kernel that writes each element once.
         errors: the smallest and the largest of measured over predicted, less one, in the check.
-        gpu: the card's name; the title says that it is a prediction.
+        gpu: the card's name.
+
+    The title says that it is a prediction.
 
     Raises:
         records.DataError: as `curves`.
@@ -246,7 +264,11 @@ def prediction(
     axes.minorticks_off()
     plain_numbers(axes.yaxis)
     axes.set_ylabel("µs a call")
-    axes.set_title("Prediction: floor plus bytes over bandwidth. Not measured")
+    longest = checked.index.max()
+    axes.set_title(
+        f"Predicted, not measured: one pass takes {predicted[longest] / checked[longest]:.2f} of "
+        f"two passes' time at {longest:,} tokens", fontsize=10,
+    )  # fmt: skip
     axes.legend(fontsize=8.5)
     source(figure, f"{gpu}: dots published by {published['source'].iloc[0]}; lines computed here")
     return figure

@@ -93,7 +93,7 @@ def picture(
     origin += f"; published by {', '.join(origins)}" if origins else ""
     title = f"Latency of {words}"
     if len(panels) == 1 and {"comparator", "optimised"} <= set(variants):
-        title = f"{kernel.replace('_', ' ')}, {figures.finding(panels)}"
+        title = f"{kernel.replace('_', ' ').capitalize()}, {figures.finding(panels)}"
     figure = figures.curves(panels, title, origin)
     wide = {
         label: known.set_index(["tokens", "variant"])["median_us"].unstack()[
@@ -110,7 +110,7 @@ def picture(
             alt=f"Latency of {words}, over tokens on log axes, {', '.join(variants)}; "
             + "; ".join(panels),
             caption="Recorded times are medians in a band from the 20th to the 80th percentile, "
-            "above their two floors; dots are published. Different devices and protocols are not "
+            "with their two floors; dots are published. Different devices and protocols are not "
             "to be compared in microseconds.",
         )
         + paragraph(f"µs a call; recorded ones of {layer}, {protocol} protocol, {cache} cache:")
