@@ -132,13 +132,15 @@ def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict
     if any(isinstance(n, ast.Attribute) and n.attr.startswith("atomic") for n in ast.walk(code)):
         return Verdict(NOT_RIGHT, "atomic operations are not watched here, and none is needed")
     attempts = []
-    try:
-        for case in task.cases(seed):
+    for case in task.cases(seed):
+        try:
             attempts.append(attempt(kernel, case))
-    except Exception as error:
-        if isinstance(error.__cause__, NotImplementedError):
-            return Verdict(NOT_YET, "the kernel says itself that it is not implemented")
-        return Verdict(NOT_RIGHT, conduct.stopped(error, kernel))
+        except Exception as error:
+            if isinstance(runtime.raised(error), NotImplementedError):
+                return Verdict(NOT_YET, "the kernel says itself that it is not implemented")
+            words, hint = conduct.stopped(error, kernel)
+            where = f", in the batch with {case.words}" if attempts else ""  # others went well
+            return Verdict(NOT_RIGHT, words + where, hint)
     verdict = _judge(task, attempts)
     if verdict is None:
         verdict = _compiled(task, kernel, [a.case for a in attempts], target)

@@ -2,8 +2,19 @@
 
 import torch
 
-from .. import presets, reference
-from .tasks import SMALL, UNWRITTEN, Case, Mistake, Task, always, only, poisoned, row_words
+from .. import presets, reference, runtime
+from .tasks import (
+    SMALL,
+    UNWRITTEN,
+    Case,
+    Mistake,
+    Task,
+    always,
+    only,
+    poisoned,
+    row_words,
+    stores_outside,
+)
 
 
 def _combine_cases(seed):
@@ -18,13 +29,15 @@ def _combine_cases(seed):
         "a layer with topk = 0": (
             small.replace(topk=0, compress_ratio=0), [2, 1], [30, 8], {}
         ),
+        "rows of 384 columns": (small.replace(window_size=300), [2], [320], {}),
     }  # fmt: skip
     for words, (preset, query_lens, seq_lens, options) in batches.items():
         batch = presets.batch(preset, query_lens, seq_lens, row_stride=11, seed=seed,
                               device="cpu", **options)  # fmt: skip
         expected = reference.combine_topk_swa_indices(*batch.combine_args())
         width = expected[0].shape[1]
-        indices, lens = poisoned(batch.tokens, width, width + 16), poisoned(batch.tokens)
+        tile = runtime.power_of_2(width)  # wider than a row of 384
+        indices, lens = poisoned(batch.tokens, width, tile + 16), poisoned(batch.tokens)
         values = {
             "indices": indices,
             "lens": lens,
@@ -42,7 +55,7 @@ def _combine_cases(seed):
             "compress_ratio": preset.compress_ratio,
             "width": width,
             "REQUESTS": 8,
-            "TILE": width,
+            "TILE": tile,
         }
         expected = dict(zip(("indices", "lens"), expected, strict=True))
         # One warp: each of its 32 threads has four of the 128 columns.
@@ -110,6 +123,10 @@ _COMBINE_MISTAKES = (
         "Only the warm-up is wrong: with `seq_len` below `query_len` a position is negative, and "
         "both lengths must stop at 0.",
         only("warm-up"),
+    ),
+    Mistake(
+        "The tile may be wider than the row: a store to its end needs `column < width`.",
+        stores_outside(lambda case: case.values["TILE"] - case.values["width"]),
     ),
     Mistake(
         "Only the layer without top-k is wrong: there `compress_ratio` may be 0, so nothing may "

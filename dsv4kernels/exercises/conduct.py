@@ -3,6 +3,7 @@
 import ast
 import traceback
 
+from .. import runtime
 from .tasks import Attempt
 
 
@@ -57,13 +58,25 @@ def _unaligned(stores):
 
 
 def stopped(error, kernel):
-    """The exception that ended a kernel, as a sentence, with the line it stood in."""
-    cause = error.__cause__ or error
+    """The exception that ended a kernel, as a sentence with the line it stood in, and a hint."""
+    cause = runtime.raised(error)
     lines = [
         f for f in traceback.extract_tb(cause.__traceback__) if f.name == kernel.plain.__name__
     ]
     where = f" at `{lines[-1].line}`" if lines else ""
-    return f"the kernel stopped{where}: {sentence(cause)}"
+    told = "it divides by 0" if isinstance(cause, ZeroDivisionError) else sentence(cause)
+    return f"the kernel stopped{where}: {told}", hint(told)
+
+
+_HINTS = {
+    "divides by 0": "What that gives on a GPU is undefined. See that it is not reached: with "
+    "`topk` 0, say, nothing needs `compress_ratio`.",
+}
+
+
+def hint(message):
+    """What to think of where an exception says this; "" where nothing is known."""
+    return next((hint for words, hint in _HINTS.items() if words in message), "")
 
 
 def sentence(error):

@@ -21,7 +21,7 @@ from .tasks import (
 
 
 def _tail_cases(seed):
-    window = presets.SWA_ONLY.replace(window_size=6)
+    window = presets.SWA_ONLY.replace(window_size=TILE + 3)  # ends in the second tile
     batches = {
         "a fresh request": presets.batch(window, [9], device="cpu"),
         "two requests after a context, and two rows of no request": presets.batch(
@@ -29,9 +29,9 @@ def _tail_cases(seed):
         ),
     }
     for words, batch in batches.items():
-        width = TILE + 5
+        width = 2 * TILE + 5
         rows, lens = reference.combine_topk_swa_indices(*batch.combine_args())
-        indices = poisoned(batch.tokens, width, 2 * TILE + 3)
+        indices = poisoned(batch.tokens, width, 3 * TILE + 3)
         values = {
             "indices": indices,
             "first_rows": rows[:, 0].clone(),
@@ -44,11 +44,11 @@ def _tail_cases(seed):
         yield Case(words, values, expected, batch.tokens, row_words(batch), batch)
 
 
-def _tail(case, end=0, beyond=None):
-    """The rows with another end of the window, or something else beyond it."""
+def _tail(case, end=0, beyond=None, again=False):
+    """The rows with another end or other values of the window, or something else beyond it."""
     values = case.values
     column = torch.arange(values["width"])
-    written = values["first_rows"][:, None] + column
+    written = values["first_rows"][:, None] + (column % TILE if again else column)
     in_window = column < values["window_lens"][:, None] + end
     beyond = written if beyond is None else torch.tensor(beyond)
     return {"indices": torch.where(in_window, written, beyond)}
@@ -66,6 +66,10 @@ TAIL = Task(
             "The window runs on to the end of the row. Choose the value by column: `tl.where` "
             "gives one value inside the window and another, -1, after it.",
             always(_tail),
+        ),
+        Mistake(
+            "The second tile begins again at `first_row`: use `column`, which goes on.",
+            always(lambda case: _tail(case, beyond=-1, again=True)),
         ),
         Mistake(
             "The window is one column too long: with a length of n it fills columns 0 to n - 1.",
