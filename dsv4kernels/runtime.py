@@ -31,6 +31,7 @@ except ImportError as error:
     ) from error
 
 from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
@@ -50,11 +51,26 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
     interpreter._patch_lang_tensor = _patch_lang_tensor_with_index
 
 
+_DIVISIONS = ("create_sdiv", "create_udiv", "create_srem", "create_urem")
+
+
+def _defined(divide):
+    """A division of integers, by the interpreter's builder, that takes no 0 in any lane."""
+
+    def division(lhs, rhs):
+        if not rhs.data.all():
+            raise ZeroDivisionError("divides by 0, which is undefined on a GPU")
+        return divide(lhs, rhs)
+
+    return division
+
+
 @contextlib.contextmanager
 def interpreting():
     """A while in which kernels are interpreted: those defined in it, too, by `triton.jit`.
 
-    Lends them the plain Python of Triton's jitted library functions, and puts everything back.
+    Lends them the plain Python of Triton's jitted library functions, and puts everything back. A
+    division of integers by 0 is an error meanwhile: NumPy makes it 0, which hides the mistake.
     """
     with language_lock, triton.knobs.runtime.scope(), contextlib.ExitStack() as stack:
         triton.knobs.runtime.interpret = True
@@ -67,7 +83,19 @@ def interpreting():
                 if isinstance(function, JITFunction):
                     setattr(owner, name, function.fn)
                     stack.callback(setattr, owner, name, function)
+        builder = interpreter.interpreter_builder
+        for name in _DIVISIONS:
+            if name not in vars(builder):  # else within another such while
+                setattr(builder, name, _defined(getattr(builder, name)))
+                stack.callback(delattr, builder, name)
         yield
+
+
+def raised(error: BaseException) -> BaseException:
+    """What a kernel raised itself: the interpreter wraps it, once for each function called."""
+    while isinstance(error, InterpreterError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 class Kernel(JITFunction):

@@ -187,6 +187,14 @@ def test_a_process_lost_to_a_wrong_address_is_told_and_the_rest_goes_on():
     assert by_name["edges of blocks"] is None
 
 
+def test_a_division_by_0_is_told_though_the_interpreter_would_hide_it():
+    verdicts = candidates.check(f"{FILE}:combine_divides", "combine", device="cpu")
+    corner = {v.name: v.fault for v in verdicts if v.group == "corner"}
+    told = corner.pop("sliding window only, compress_ratio 0")
+    assert told == "raised ZeroDivisionError: divides by 0, which is undefined on a GPU"
+    assert set(corner.values()) == {None}
+
+
 def test_a_candidate_that_hangs_is_ended():
     first = next(candidates.check(f"{FILE}:hangs", "combine", device="cpu", seconds=0.5))
     assert first.fault.startswith("did not end within 0.5 s")

@@ -274,8 +274,8 @@ def test_the_picture_shows_the_first_wrong_row():
     verdict = edited("tail", "stored = column < width", "stored = column < window_len")
     top, bottom = verdict.picture().axes
     assert top.get_title(loc="left") == "indices, row 0 of request 0: ? in column 1, not -1"
-    assert texts(top) == ["0"] + ["-1"] * 20
-    assert texts(bottom) == ["0"] + ["?"] * 20
+    assert texts(top) == ["0"] + ["-1"] * 23
+    assert texts(bottom) == ["0"] + ["?"] * 23
     assert verdict.words.startswith("`indices`, row 0 of request 0, column 1: nothing was written")
 
 

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime import interpreter
 
 from dsv4kernels import presets, runtime, slot_mapping
 from dsv4kernels.compiler import jit
@@ -98,6 +99,40 @@ def test_a_folded_kernel_computes_the_same(names):
     assert torch.equal(out, values * 2)
     folded = {p.name for p in kernel.params if p.is_constexpr}
     assert folded == {*names, "TILE"}
+
+
+@runtime.kernel
+def _quotient(out, divisors, KIND: tl.constexpr):
+    lane = tl.arange(0, 4)
+    divisor = tl.load(divisors + lane)
+    if KIND == "//":
+        tl.store(out + lane, 7 // divisor)
+    elif KIND == "%":
+        tl.store(out + lane, 7 % divisor)
+    else:
+        tl.store(out + lane, tl.minimum(7 / divisor, 9.0).to(tl.int32))
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")  # of "/", which is defined
+@pytest.mark.parametrize(
+    ("kind", "right"), [("//", [7, 3, -7, -3]), ("%", [0, 1, 0, 1]), ("/", [7, 3, -7, -3])]
+)
+def test_the_interpreter_hides_no_division_of_integers_by_0(kind, right):
+    before = dict(vars(interpreter.interpreter_builder))
+    out = torch.zeros(4, dtype=torch.int32)
+    divisors = torch.tensor([1, 2, -1, -2], dtype=torch.int32)
+    runtime.Launch(_quotient, (1,), (out, divisors, kind)).run()
+    assert out.tolist() == right
+    divisors[3] = 0  # one lane is enough
+    launch = runtime.Launch(_quotient, (1,), (out, divisors, kind))
+    if kind == "/":
+        launch.run()
+        assert out.tolist() == [7, 3, -7, 9]
+    else:
+        with runtime.interpreting(), pytest.raises(Exception) as caught:
+            launch.run()
+        assert str(runtime.raised(caught.value)).startswith("divides by 0")
+    assert vars(interpreter.interpreter_builder).keys() == before.keys()
 
 
 def _count(out, width):

@@ -64,6 +64,12 @@ KERNELS = [
     ("count", COUNTED, "tl.sum(tl.where(valid & (position >= 0), position, 0))", "added up"),
     ("tail", "stored = column < width", "stored = column < window_len", "never written"),
     ("tail", VALUE, "value = first_row + column", "runs on to the end"),
+    (
+        "tail",
+        VALUE,
+        "value = tl.where(column < window_len, first_row + tl.arange(0, TILE), -1)",
+        "begins again at `first_row`",
+    ),
     ("tail", "column < window_len, first", "column <= window_len, first", "one column too long"),
     ("tail", "stored = column < width", "stored = column < first + TILE", "reaches past the row"),
     (
@@ -107,6 +113,13 @@ KERNELS = [
     ),
     (
         "combine",
+        f"if topk > 0:\n        topk_len = {TOPK_LEN}",
+        f"topk_len = {TOPK_LEN}",
+        "undefined",
+    ),
+    ("combine", TAIL, TAIL.replace(" & (column < width)", ""), "wider than the row"),
+    (
+        "combine",
         "    real = request < requests\n",
         "    starts = tl.load(query_start_loc + lane, mask=is_request, other=0) - origin\n"
         "    latest = tl.max(tl.where(is_request & (starts <= token), starts, -1))\n"
@@ -144,6 +157,7 @@ KERNELS = [
     ),
     ("combine", "lens + token, length", "lens + token, topk_len", "one part only"),
     ("combine", "lens + token, length", "lens + token, swa_len", "one part only"),
+    ("aligned", CHUNK, "tl.store(row + column, index)", "wider than the row"),
     (
         "aligned",
         CHUNK,

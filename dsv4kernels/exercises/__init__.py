@@ -9,7 +9,6 @@ import ast
 import html
 import inspect
 import textwrap
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from matplotlib.figure import Figure
 from .. import parameters, plots, runtime
 from ..compiler import codegen
 from ..plots import exercises, workers
-from . import combining, mapping, predictions
+from . import combining, conduct, mapping, parts, predictions
 from .tasks import ANY, UNWRITTEN, Attempt, Task, attempt
 
 NOT_YET, RIGHT, NOT_RIGHT = "not yet", "right", "not right"
@@ -29,8 +28,8 @@ KERNELS: dict[str, Task] = {
     "mask": mapping.MASK,
     "stale index": mapping.STALE,
     "count": mapping.COUNT,
-    "tail": combining.TAIL,
-    "request": combining.REQUEST,
+    "tail": parts.TAIL,
+    "request": parts.REQUEST,
     "owner": mapping.OWNER,
     "combine": combining.COMBINE,
     "aligned": combining.ALIGNED,
@@ -126,20 +125,22 @@ def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict
         )
     source = textwrap.dedent(inspect.getsource(kernel.plain))
     code = ast.parse(source)
-    for line in _gaps(code):
+    for line in conduct.gaps(code):
         text = source.splitlines()[line - 1].partition("#")[0].strip()
         where = f" in `{text}`" if text != "..." else ""
         return Verdict(NOT_YET, f"`...` stands for your answer{where}")
     if any(isinstance(n, ast.Attribute) and n.attr.startswith("atomic") for n in ast.walk(code)):
         return Verdict(NOT_RIGHT, "atomic operations are not watched here, and none is needed")
     attempts = []
-    try:
-        for case in task.cases(seed):
+    for case in task.cases(seed):
+        try:
             attempts.append(attempt(kernel, case))
-    except Exception as error:
-        if isinstance(error.__cause__, NotImplementedError):
-            return Verdict(NOT_YET, "the kernel says itself that it is not implemented")
-        return Verdict(NOT_RIGHT, _stopped(error, kernel))
+        except Exception as error:
+            if isinstance(runtime.raised(error), NotImplementedError):
+                return Verdict(NOT_YET, "the kernel says itself that it is not implemented")
+            words, hint = conduct.stopped(error, kernel)
+            where = f", in the batch with {case.words}" if attempts else ""  # others went well
+            return Verdict(NOT_RIGHT, words + where, hint)
     verdict = _judge(task, attempts)
     if verdict is None:
         verdict = _compiled(task, kernel, [a.case for a in attempts], target)
@@ -149,16 +150,16 @@ def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict
 def _judge(task, attempts):
     """The verdict on what a kernel did in the interpreter; None where all is right."""
     words, picture = next(filter(None, map(_difference, attempts)), ("", None))
-    conducts = ((_conduct(task, a), a.case.words) for a in attempts)
-    (conduct, hint), where = next((c for c in conducts if c[0]), (("", ""), ""))
-    if not words and not conduct:
+    faults = ((conduct.fault(task, a), a.case.words) for a in attempts)
+    (fault, hint), where = next((f for f in faults if f[0]), (("", ""), ""))
+    if not words and not fault:
         return None
     mistake = next((m for m in task.mistakes if m.seen(attempts)), None)
     if mistake is not None:
         hint = mistake.hint
     status = NOT_YET if mistake is not None and mistake.given else NOT_RIGHT
     words = words or f"the values are right, how they are reached is not, with {where}"
-    return Verdict(status, ". ".join(filter(None, (words, conduct))), hint, picture)
+    return Verdict(status, ". ".join(filter(None, (words, fault))), hint, picture)
 
 
 def first_difference(got, expected, rows=()) -> str | None:
@@ -209,47 +210,6 @@ def _picture(name, got, expected, wrong, rows):
     return partial(exercises.wrong_row, got, expected, wrong.numpy(), title, across)
 
 
-def _conduct(task, attempt: Attempt):
-    """What is wrong with how a case was done, whatever came out: words and a hint, or None."""
-    case, outside = attempt.case, attempt.outside()
-    if len(outside):
-        program, op = outside.iloc[0][["program", "op"]]
-        return (
-            f"Program {program} {op}s outside every tensor ({len(outside)} such accesses in the "
-            "batch, none carried out)",
-            "On a GPU such an access reads or destroys other data, or ends the process: mask it.",
-        )
-    stores = attempt.accesses[attempt.accesses["op"] == "store"]
-    for name in set(stores["tensor"]) - set(case.expected):
-        return f"The kernel stores to `{name}`, which is an input", ""
-    twice = stores[stores.duplicated(["tensor", "row", "column"])]
-    if len(twice):
-        tensor, row, column = twice.iloc[0][["tensor", "row", "column"]]
-        return (
-            f"Row {row}, column {column} of `{tensor}` is written more than once",
-            "Between two stores of different threads of a program there is no order: each element "
-            "must be stored once, with its final value.",
-        )
-    if task.aligned:
-        return _unaligned(stores[stores["tensor"] == "indices"])
-    return None
-
-
-def _unaligned(stores):
-    """The first store whose part of a row does not begin at a multiple of four columns."""
-    first = stores.groupby(["program", "order", "row"])["column"].min()
-    off = first[first % 4 != 0]
-    if len(off):
-        (_, _, row), column = off.index[0], off.iloc[0]
-        return (
-            f"A store of row {row} begins at column {column}",
-            "A thread stores 16 bytes, four columns, at once where they begin at a multiple of "
-            "four. Walk the row in chunks of fixed columns and choose each column's value: top-k, "
-            "window or -1.",
-        )
-    return None
-
-
 def _compiled(task, kernel, cases, target):
     """What the compiler, and the GPU if there is one, say about a kernel that is right so far."""
     try:
@@ -258,7 +218,7 @@ def _compiled(task, kernel, cases, target):
         return Verdict(
             NOT_RIGHT,
             f"it is right in the interpreter, but Triton cannot compile it for {target}: "
-            f"{_sentence(error)}",
+            f"{conduct.sentence(error)}",
             "The interpreter runs any Python; the compiler knows Triton's own language only.",
         )
     words = f"{len(cases)} batches as the reference has them; compiled for {target}"
@@ -287,7 +247,9 @@ def check_fold(answer: dict, target: str) -> Verdict:
         counts = predictions.vanishing(target)
         wrong = predictions.judge_vanishing(answer, counts)
     except (AttributeError, KeyError, TypeError) as error:
-        return Verdict(NOT_RIGHT, f"every prediction must be True or False: {_sentence(error)}")
+        return Verdict(
+            NOT_RIGHT, f"every prediction must be True or False: {conduct.sentence(error)}"
+        )
     if wrong:
         return Verdict(NOT_RIGHT, *wrong)
     counts.columns = [f"{name} folded" for name in counts]
@@ -303,7 +265,7 @@ def check_launch(answer: dict, query_lens, most_rows: int, slots: int, gpu: str)
             return Verdict(NOT_YET, f"still `...`: {', '.join(left)}")
         wrong = predictions.judge_launch(answer, query_lens, most_rows, slots)
     except (AttributeError, KeyError, TypeError) as error:
-        return Verdict(NOT_RIGHT, f"every answer must be a number: {_sentence(error)}")
+        return Verdict(NOT_RIGHT, f"every answer must be a number: {conduct.sentence(error)}")
     if wrong:
         return Verdict(NOT_RIGHT, *wrong)
     mix = {"this mix": query_lens}
@@ -311,31 +273,6 @@ def check_launch(answer: dict, query_lens, most_rows: int, slots: int, gpu: str)
     waves = answer["waves"]
     words = f"the launch takes {waves} wave{'s' if waves != 1 else ''}"
     return Verdict(RIGHT, words, picture=picture)
-
-
-def _gaps(code):
-    """The lines where `...` stands, but for those in an index, as in x[..., None]."""
-    indices = [n.slice for n in ast.walk(code) if isinstance(n, ast.Subscript)]
-    indexing = {id(n) for index in indices for n in ast.walk(index)}
-    for node in ast.walk(code):
-        if isinstance(node, ast.Constant) and node.value is ... and id(node) not in indexing:
-            yield node.lineno
-
-
-def _stopped(error, kernel):
-    """The exception that ended a kernel, as a sentence, with the line it stood in."""
-    cause = error.__cause__ or error
-    lines = [
-        f for f in traceback.extract_tb(cause.__traceback__) if f.name == kernel.plain.__name__
-    ]
-    where = f" at `{lines[-1].line}`" if lines else ""
-    return f"the kernel stopped{where}: {_sentence(cause)}"
-
-
-def _sentence(error):
-    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-    text = " ".join(lines[-1].split())
-    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def _html(text):

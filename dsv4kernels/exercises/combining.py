@@ -1,11 +1,10 @@
-"""Tasks of combine: the tail, the request of a row, the whole kernel."""
+"""The task of combine: the whole kernel, and once more with its stores aligned."""
 
 import torch
 
-from .. import presets, reference
+from .. import presets, reference, runtime
 from .tasks import (
     SMALL,
-    TILE,
     UNWRITTEN,
     Case,
     Mistake,
@@ -16,146 +15,6 @@ from .tasks import (
     row_words,
     stores_outside,
 )
-
-# The tail
-
-
-def _tail_cases(seed):
-    window = presets.SWA_ONLY.replace(window_size=6)
-    batches = {
-        "a fresh request": presets.batch(window, [9], device="cpu"),
-        "two requests after a context, and two rows of no request": presets.batch(
-            window, [2, 3], [40, 3], padding=2, device="cpu"
-        ),
-    }
-    for words, batch in batches.items():
-        width = TILE + 5
-        rows, lens = reference.combine_topk_swa_indices(*batch.combine_args())
-        indices = poisoned(batch.tokens, width, 2 * TILE + 3)
-        values = {
-            "indices": indices,
-            "first_rows": rows[:, 0].clone(),
-            "window_lens": lens,
-            "indices_stride": indices.stride(0),
-            "width": width,
-            "TILE": TILE,
-        }
-        expected = {"indices": rows[:, :width].clone()}
-        yield Case(words, values, expected, batch.tokens, row_words(batch), batch)
-
-
-def _tail(case, end=0, beyond=None):
-    """The rows with another end of the window, or something else beyond it."""
-    values = case.values
-    column = torch.arange(values["width"])
-    written = values["first_rows"][:, None] + column
-    in_window = column < values["window_lens"][:, None] + end
-    beyond = written if beyond is None else torch.tensor(beyond)
-    return {"indices": torch.where(in_window, written, beyond)}
-
-
-TAIL = Task(
-    _tail_cases,
-    (
-        Mistake(
-            "The tail is never written: the columns after the window must hold -1, so all columns "
-            "of the row are stored, and only the value depends on the window.",
-            always(lambda case: _tail(case, beyond=UNWRITTEN)),
-        ),
-        Mistake(
-            "The window runs on to the end of the row. Choose the value by column: `tl.where` "
-            "gives one value inside the window and another, -1, after it.",
-            always(_tail),
-        ),
-        Mistake(
-            "The window is one column too long: with a length of n it fills columns 0 to n - 1.",
-            always(lambda case: _tail(case, end=1, beyond=-1)),
-        ),
-        Mistake(
-            "The last tile reaches past the row: the store needs `column < width`.",
-            stores_outside(lambda case: -case.values["width"] % TILE),
-        ),
-    ),
-)
-
-
-# The request of a row
-
-
-def _request_cases(seed):
-    batches = {
-        "three requests": ([3, 2, 4], 0, 0),
-        "requests without tokens among others": ([0, 3, 0, 0, 2, 0], 0, 0),
-        "a query_start_loc that begins at 7": ([3, 2, 4], 0, 7),
-        "two rows that belong to no request": ([3, 2], 2, 0),
-    }
-    for words, (query_lens, padding, start) in batches.items():
-        batch = presets.batch(SMALL, query_lens, padding=padding, first_query_start=start,
-                              device="cpu")  # fmt: skip
-        values = {
-            "found": poisoned(batch.tokens),
-            "query_start_loc": batch.query_start_loc,
-            "requests": batch.requests,
-            "TILE": 8,
-        }
-        expected = {"found": torch.where(batch.is_valid_token, batch.token_to_req_indices, -1)}
-        yield Case(words, values, expected, batch.tokens, row_words(batch), batch)
-
-
-def _found(case, ended=torch.le, origin=True, start=0, lanes=None, stray=-1):
-    """The request of each row, found another way: by which ends, from where, over which lanes."""
-    bounds = case.values["query_start_loc"]
-    ends = bounds[start : start + case.batch.requests] - bounds[0] * origin
-    if lanes:
-        ends = torch.cat([ends, torch.zeros(lanes - len(ends), dtype=torch.int32)])
-    request = ended(ends, torch.arange(case.programs)[:, None]).sum(1)
-    stray = request if stray is None else torch.tensor(stray)
-    return {"found": torch.where(request < case.batch.requests, request, stray)}
-
-
-REQUEST = Task(
-    _request_cases,
-    (
-        Mistake(
-            "`<` should be `<=`: `end` is the row after a request's last one, so a row that equals "
-            "it belongs to the next request already.",
-            always(lambda case: _found(case, torch.lt, start=1)),
-        ),
-        Mistake(
-            "The rows of no request get the number of requests. Give -1 where the count has "
-            "reached `requests`.",
-            always(lambda case: _found(case, start=1, stray=None)),
-        ),
-        Mistake(
-            "The first entry of `query_start_loc` is not subtracted. In a chunk of a larger batch "
-            "it is not 0, while rows are counted from 0.",
-            always(lambda case: _found(case, start=1, origin=False)),
-        ),
-        Mistake(
-            "Lanes past the last request are counted too: they hold 0, which every row has passed. "
-            "Mask them off in the count, not in the load alone.",
-            lambda attempts: any(
-                always(lambda case, stray=stray: _found(case, start=1, lanes=8, stray=stray))(
-                    [a for a in attempts if not a.case.values["query_start_loc"][0]]
-                )
-                for stray in (-1, None)
-            ),
-        ),
-        Mistake(
-            "One request too far: as many requests *end* at or before a row as come before its "
-            "own; one more has *begun*.",
-            always(lambda case: _found(case)),
-        ),
-        Mistake(
-            "A request without tokens is taken for the owner of a row. It begins and ends at the "
-            "same row: look for a request that ends after the row.",
-            only("without tokens"),
-        ),
-    ),
-)
-
-
-# The whole kernel
 
 
 def _combine_cases(seed):
@@ -170,13 +29,15 @@ def _combine_cases(seed):
         "a layer with topk = 0": (
             small.replace(topk=0, compress_ratio=0), [2, 1], [30, 8], {}
         ),
+        "rows of 384 columns": (small.replace(window_size=300), [2], [320], {}),
     }  # fmt: skip
     for words, (preset, query_lens, seq_lens, options) in batches.items():
         batch = presets.batch(preset, query_lens, seq_lens, row_stride=11, seed=seed,
                               device="cpu", **options)  # fmt: skip
         expected = reference.combine_topk_swa_indices(*batch.combine_args())
         width = expected[0].shape[1]
-        indices, lens = poisoned(batch.tokens, width, width + 16), poisoned(batch.tokens)
+        tile = runtime.power_of_2(width)  # wider than a row of 384
+        indices, lens = poisoned(batch.tokens, width, tile + 16), poisoned(batch.tokens)
         values = {
             "indices": indices,
             "lens": lens,
@@ -194,7 +55,7 @@ def _combine_cases(seed):
             "compress_ratio": preset.compress_ratio,
             "width": width,
             "REQUESTS": 8,
-            "TILE": width,
+            "TILE": tile,
         }
         expected = dict(zip(("indices", "lens"), expected, strict=True))
         # One warp: each of its 32 threads has four of the 128 columns.
@@ -262,6 +123,10 @@ _COMBINE_MISTAKES = (
         "Only the warm-up is wrong: with `seq_len` below `query_len` a position is negative, and "
         "both lengths must stop at 0.",
         only("warm-up"),
+    ),
+    Mistake(
+        "The tile may be wider than the row: a store to its end needs `column < width`.",
+        stores_outside(lambda case: case.values["TILE"] - case.values["width"]),
     ),
     Mistake(
         "Only the layer without top-k is wrong: there `compress_ratio` may be 0, so nothing may "

@@ -157,7 +157,7 @@ def fault_of(function, kernel: str, arguments: tuple, device: str = "cpu") -> st
     except torch.AcceleratorError:
         raise  # the GPU is of no more use to this process
     except Exception as error:
-        return f"raised {_in_a_line(error)}"
+        return f"raised {_in_a_line(runtime.raised(error))}"
     for value, buffer, old in zip(placed, buffers, before, strict=True):
         if buffer is not None and not torch.equal(buffer, old):
             name = _NAMES[kernel][next(i for i, other in enumerate(placed) if other is value)]
