@@ -1,4 +1,4 @@
-"""Figures of lesson 05: dispatch keys and their padding, and what a replay saves."""
+"""Figures of lesson 05: dispatch keys and their padding, and what asking for a kernel costs."""
 
 import numpy as np
 import pandas as pd
