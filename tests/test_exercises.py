@@ -2,6 +2,7 @@
 
 import itertools
 import linecache
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -11,7 +12,7 @@ from wrong_answers import COUNTED, FOLDS, KERNELS, LAUNCHES, OWNER
 
 from dsv4kernels import exercises, lessons, runtime
 from dsv4kernels.compiler import codegen
-from dsv4kernels.exercises import NOT_RIGHT, NOT_YET, RIGHT
+from dsv4kernels.exercises import NOT_RIGHT, NOT_YET, RIGHT, conduct
 from dsv4kernels.exercises.tasks import Case
 from dsv4kernels.lessons import NOTEBOOKS
 
@@ -24,6 +25,8 @@ INPUT = "tl.store(token_to_req_indices + token, 0)"
 IN_TWO_PARTS = """row = indices + token * indices_stride
         tl.store(row + column, first_row + column, mask=column < window_len)
         value, stored = -1, (column >= window_len) & (column < width)"""
+MIX = {"query_lens": [4100, 1000, 300] + [1] * 32, "most_rows": 16, "slots": 2256, "gpu": "a GPU"}
+FACTS = MIX | {"p": SimpleNamespace(most_rows=MIX["most_rows"])}  # that the lesson's cells hold
 numbers = itertools.count()
 
 
@@ -56,7 +59,7 @@ def answer(name, old="", new=""):
     if old:
         assert old in source, f"{name}: the solution has no {old!r}"
         source = source.replace(old, new)
-    namespace = run(source, {"__name__": "answer", "runtime": runtime, "tl": tl})
+    namespace = run(source, {"__name__": "answer", "runtime": runtime, "tl": tl, **FACTS})
     return list(namespace.values())[-1]
 
 
@@ -131,6 +134,30 @@ def test_every_hint_of_a_kernel_has_its_wrong_answer():
             assert mistake.given or any(hint in mistake.hint for hint in told), mistake.hint
 
 
+def test_every_hint_of_an_exception_has_its_wrong_answer():
+    told = [hint for *_, hint in KERNELS]
+    for known in conduct.HINTS.values():
+        assert any(hint in known for hint in told), known
+
+
+def test_an_edit_without_effect_is_no_answer_yet():
+    verdict = edited("stale index", "valid & (position >= 0)", "position >= 0 & valid")
+    assert verdict.status == NOT_YET and "`&` binds before `>=`" in verdict.hint
+
+
+@pytest.mark.parametrize(("columns", "hint"), [(4, True), (64, True), (128, False)])
+def test_narrow_chunks_are_right_and_told_what_128_bits_need(columns, hint):
+    source = SOLUTIONS["aligned-answer"]
+    before, walk = source.split("    column = tl.arange(0, TILE)\n")
+    walk = f"    column = first + tl.arange(0, {columns})\n{walk}"
+    walk = "".join(f"    {line}\n" for line in walk.splitlines())
+    walk = f"{before}    for first in range(0, width, {columns}):\n{walk}"
+    verdict = edited("aligned", source, walk)
+    assert verdict.status == RIGHT
+    assert ("a chunk of 128 for each warp" in verdict.hint) == hint
+    assert ("128 x 1" in verdict.words) != hint
+
+
 @pytest.mark.parametrize(("argument", "kind", "hint"), FOLDS)
 def test_a_wrong_prediction_gets_its_hint(argument, kind, hint, counts, monkeypatch):
     monkeypatch.setattr(exercises.predictions, "vanishing", lambda target: counts.copy())
@@ -139,6 +166,9 @@ def test_a_wrong_prediction_gets_its_hint(argument, kind, hint, counts, monkeypa
     verdict = exercises.check_fold(told, TARGET)
     assert verdict.status == NOT_RIGHT and hint in verdict.hint
     assert f"with `{argument}` folded" in verdict.words and kind in verdict.words
+    before, after = counts.loc[kind, ["nothing", argument]]
+    moved = f"go from {before} to {after}" if before != after else f"stay at {after}"
+    assert f"({kind}) {moved}; you said that they" in verdict.words
     assert verdict.table is None
 
 
@@ -147,14 +177,19 @@ def counts():
     return exercises.predictions.vanishing(TARGET)
 
 
-MIX = {"query_lens": [4100, 1000, 300] + [1] * 32, "most_rows": 16, "slots": 2256, "gpu": "a GPU"}
-
-
 @pytest.mark.parametrize(("change", "hint"), LAUNCHES)
 def test_a_wrong_number_gets_its_hint(change, hint):
     verdict = exercises.check_launch(answer("launch") | change, **MIX)
     assert verdict.status == NOT_RIGHT and hint in verdict.hint
     assert f"{next(iter(change))} = {next(iter(change.values()))}" in verdict.words
+
+
+def test_the_numbers_of_the_solution_follow_the_mix(monkeypatch):
+    mix = {"query_lens": [700, 3], "most_rows": 9, "slots": 50}
+    monkeypatch.setitem(FACTS, "query_lens", mix["query_lens"])
+    monkeypatch.setitem(FACTS, "slots", mix["slots"])
+    monkeypatch.setitem(FACTS, "p", SimpleNamespace(most_rows=mix["most_rows"]))
+    assert exercises.check_launch(answer("launch"), **mix, gpu="a GPU").status == RIGHT
 
 
 @pytest.mark.parametrize(
@@ -183,6 +218,14 @@ def test_an_exception_is_a_sentence_with_its_line_and_the_next_kernel_runs():
         "the kernel stopped at `in_row = column < widht`: NameError: name 'widht' is not defined"
     )
     assert check("mask", answer("mask")).status == RIGHT
+
+
+def test_an_exception_on_a_later_batch_names_it():
+    verdict = edited("combine", "if topk > 0:\n        topk_len", "if True:\n        topk_len")
+    assert verdict.words == (
+        "the kernel stopped at `topk_len = tl.minimum(seen // compress_ratio, topk)`: it divides "
+        "by 0, in the batch with a layer with topk = 0"
+    )
 
 
 def test_accesses_far_outside_are_survived_and_told():
@@ -242,8 +285,15 @@ def test_predictions_that_are_none():
     assert exercises.check_launch({"workers": ..., "waves": 1}, **MIX).status == NOT_YET
     for told in (3, {"width": True}, {"workers": "many"}, {}):
         assert exercises.check_launch(told, **MIX).status == NOT_RIGHT
-    for told in (3, {"width": True}, {"block_size": {}, "width": {}}):
+    for told in (3, {"width": True}):
         assert "True or False" in exercises.check_fold(told, TARGET).words
+    no = answer("fold") | {"width": answer("fold")["width"] | {"loops": "no"}}
+    told = exercises.check_fold(no, TARGET).words
+    assert told == "every answer is True or False, and not 'no': loops (width)"
+    del no["width"]["loops"]
+    assert exercises.check_fold(no, TARGET).words == "no answer for loops (width)"
+    workers = {"workers": 257}
+    assert exercises.check_launch(workers, **MIX).words == "no answer for programs, idle, waves"
 
 
 def test_an_exercise_that_there_is_not():

@@ -14,6 +14,13 @@ TAIL = "tl.store(row + column, -1, mask=(column >= length) & (column < width))"
 TOPK_LEN = "tl.minimum(seen // compress_ratio, topk)"
 REAL = "tl.where(real, tl.maximum(position + 1, 0), 0)"
 CHUNK = "tl.store(row + column, index, mask=column < width)"
+STALE = "tl.load(token_to_req_indices + token).to(tl.int64)"
+UNGUARDED = "\n    valid = valid | True"  # then only the edited line keeps the stale index away
+BASE_AND_NONE = (
+    "    end -= tl.load(query_start_loc)\n"
+    "    request = tl.sum((is_request & (end <= row)).to(tl.int32))\n"
+    f"    {NONE_AS_MINUS_1}\n"
+)
 
 KERNELS = [
     ("mask", "column < width", "column < TILE", "power of two of lanes"),
@@ -22,11 +29,18 @@ KERNELS = [
     ("mask", "column < width", "column < width - 1", "One column too few"),
     (
         "stale index",
-        "tl.load(token_to_req_indices + token).to(tl.int64)",
-        "tl.load(token_to_req_indices + token, mask=valid, other=0).to(tl.int64)\n"
-        "    valid = valid | True",
+        STALE,
+        f"tl.load(token_to_req_indices + token, mask=valid, other=0).to(tl.int64){UNGUARDED}",
         "entries of padding rows are counted",
     ),
+    (
+        "stale index",
+        STALE,
+        f"tl.load(token_to_req_indices + token, mask=valid, other=-1).to(tl.int64){UNGUARDED}",
+        "-1 is an address too",
+    ),
+    ("stale index", STALE, f"tl.maximum({STALE}, 0){UNGUARDED}", "another request index"),
+    ("stale index", "valid & (position >= 0)", "(position >= 0) and valid", "not lane by lane"),
     (
         "stale index",
         "valid & (position >= 0)",
@@ -61,6 +75,14 @@ KERNELS = [
         "Position 0 is not counted",
     ),
     ("count", "length += tl", "length = tl", "Only the last tile"),
+    ("count", COUNTED, "(valid & (position >= 0)).to(tl.int32)", "`tl.sum` adds up"),
+    (
+        "count",
+        COUNTED,
+        "tl.sum(((position >= 0) and valid).to(tl.int32))",
+        "not lane by lane",
+    ),
+    ("count", COUNTED, "tl.sum(valid & (position >= 0))", "with `.to(tl.int32)`"),
     ("count", COUNTED, "tl.sum(tl.where(valid & (position >= 0), position, 0))", "added up"),
     ("tail", "stored = column < width", "stored = column < window_len", "never written"),
     ("tail", VALUE, "value = first_row + column", "runs on to the end"),
@@ -82,6 +104,7 @@ KERNELS = [
     ("request", "end <= row", "end < row", "`<` should be `<=`"),
     ("request", NONE_AS_MINUS_1, "", "rows of no request get the number"),
     ("request", "    end -= tl.load(query_start_loc)\n", "", "is not subtracted"),
+    ("request", BASE_AND_NONE, f"    request = {ENDS}\n", "Two things are missing"),
     ("request", "(is_request & (end <= row))", "(end <= row)", "Lanes past the last request"),
     ("request", "query_start_loc + 1 + lane", "query_start_loc + lane", "One request too far"),
     (
@@ -130,6 +153,21 @@ KERNELS = [
     ),
     ("combine", TAIL, "", "The tail is never written"),
     ("combine", "swa_len + 1) - (seq", "swa_len) - (seq", "one row early"),
+    ("combine", "position - swa_len + 1", "position - window_size + 1", "in place of `swa_len`"),
+    (
+        "combine",
+        "position = seq_len - (end - start) + (token - start)",
+        "position = token - start",
+        "add `seq_len - query_len`",
+    ),
+    ("combine", "swa_len = tl.minimum(seen, window_size)", "swa_len = seen", "the limit of"),
+    ("combine", "row + topk_len + column, w", "row + column, w", "stands in the first columns"),
+    (
+        "combine",
+        "row + topk_len + column, window",
+        "row + topk_len + column, window + topk_len",
+        "count from there",
+    ),
     ("combine", " - (seq_len - gather_len)", "", "only its newest `gather_len`"),
     ("combine", "M * request + N + (", "M * request + (", "begin at row `N`"),
     ("combine", KEYS, "tl.load(keys, mask=in_topk)", "The top-k entries miss"),
@@ -194,6 +232,7 @@ LAUNCHES = [
     ({"workers": 300}, "fewer do"),
     ({"programs": 257}, "The grid is"),
     ({"programs": 803}, "launched all the same"),
+    ({"idle": 3563}, "A program may write several rows"),
     ({"idle": 0}, "leaves the others without one"),
     ({"waves": 3}, "Round up: what does not fill"),
     ({"waves": 1}, "take a slot as well"),

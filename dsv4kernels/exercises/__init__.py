@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import pandas as pd
@@ -140,23 +141,25 @@ def check_kernel(task: Task, kernel: Any, target: str, seed: int = 0) -> Verdict
                 return Verdict(NOT_YET, "the kernel says itself that it is not implemented")
             words, hint = conduct.stopped(error, kernel)
             where = f", in the batch with {case.words}" if attempts else ""  # others went well
-            return Verdict(NOT_RIGHT, words + where, hint)
-    verdict = _judge(task, attempts)
+            return Verdict(NOT_RIGHT, words + where, hint or conduct.logical(code))
+    verdict = _judge(task, attempts, conduct.logical(code))
     if verdict is None:
         verdict = _compiled(task, kernel, [a.case for a in attempts], target)
     return verdict
 
 
-def _judge(task, attempts):
-    """The verdict on what a kernel did in the interpreter; None where all is right."""
+def _judge(task, attempts, guess):
+    """The verdict on what a kernel did in the interpreter; None where all is right.
+
+    The hint is that of a typical mistake, else `guess`, else what the accesses give.
+    """
     words, picture = next(filter(None, map(_difference, attempts)), ("", None))
     faults = ((conduct.fault(task, a), a.case.words) for a in attempts)
     (fault, hint), where = next((f for f in faults if f[0]), (("", ""), ""))
     if not words and not fault:
         return None
     mistake = next((m for m in task.mistakes if m.seen(attempts)), None)
-    if mistake is not None:
-        hint = mistake.hint
+    hint = mistake.hint if mistake is not None else guess or hint
     status = NOT_YET if mistake is not None and mistake.given else NOT_RIGHT
     words = words or f"the values are right, how they are reached is not, with {where}"
     return Verdict(status, ". ".join(filter(None, (words, fault))), hint, picture)
@@ -219,12 +222,19 @@ def _compiled(task, kernel, cases, target):
             NOT_RIGHT,
             f"it is right in the interpreter, but Triton cannot compile it for {target}: "
             f"{conduct.sentence(error)}",
-            "The interpreter runs any Python; the compiler knows Triton's own language only.",
+            conduct.hint(conduct.sentence(error))
+            or "The interpreter runs any Python; the compiler knows Triton's own language only.",
         )
+    hint = ""
     words = f"{len(cases)} batches as the reference has them; compiled for {target}"
     if task.tells_stores:
         stores = codegen.report(compiled)["store_bits"]
         words += f", where the stores of a thread are {stores} (bits x instructions)"
+        if task.aligned and "128 x" not in stores:
+            hint = (
+                "128 bits are four columns a thread: a chunk of 128 for each warp of 32 threads, "
+                "and here a program has one."
+            )
     if runtime.has_gpu():
         for case in cases:
             launch, outputs = case.launch(kernel, "cuda")
@@ -235,21 +245,21 @@ def _compiled(task, kernel, cases, target):
                 return Verdict(NOT_RIGHT, f"right in the interpreter, on the GPU not: {wrong[0]}",
                                picture=wrong[1])  # fmt: skip
         words += "; run on this GPU too"
-    return Verdict(RIGHT, words)
+    return Verdict(RIGHT, words, hint)
 
 
 def check_fold(answer: dict, target: str) -> Verdict:
     """Judge {argument: {class of instructions: whether it vanishes}} by compiling for `target`."""
     try:
-        left = [f"{n} ({a})" for a, told in answer.items() for n in told if told[n] is ...]
-        if left:
-            return Verdict(NOT_YET, f"still `...`: {', '.join(left)}")
-        counts = predictions.vanishing(target)
-        wrong = predictions.judge_vanishing(answer, counts)
-    except (AttributeError, KeyError, TypeError) as error:
-        return Verdict(
-            NOT_RIGHT, f"every prediction must be True or False: {conduct.sentence(error)}"
-        )
+        told = {f"{n} ({a})": value for a, part in answer.items() for n, value in part.items()}
+    except AttributeError:
+        told = None
+    wanted = [f"{n} ({a})" for a in predictions.FOLDED for n in predictions.WORDS]
+    unusable = _unusable(told, wanted, bool, "True or False")
+    if unusable:
+        return unusable
+    counts = predictions.vanishing(target)
+    wrong = predictions.judge_vanishing(answer, counts)
     if wrong:
         return Verdict(NOT_RIGHT, *wrong)
     counts.columns = [f"{name} folded" for name in counts]
@@ -259,13 +269,10 @@ def check_fold(answer: dict, target: str) -> Verdict:
 
 def check_launch(answer: dict, query_lens, most_rows: int, slots: int, gpu: str) -> Verdict:
     """Judge workers, programs, idle and waves of a mix; see `predictions.judge_launch`."""
-    try:
-        left = [name for name, told in answer.items() if told is ...]
-        if left:
-            return Verdict(NOT_YET, f"still `...`: {', '.join(left)}")
-        wrong = predictions.judge_launch(answer, query_lens, most_rows, slots)
-    except (AttributeError, KeyError, TypeError) as error:
-        return Verdict(NOT_RIGHT, f"every answer must be a number: {conduct.sentence(error)}")
+    unusable = _unusable(answer, predictions.LAUNCH, Real, "a number")
+    if unusable:
+        return unusable
+    wrong = predictions.judge_launch(answer, query_lens, most_rows, slots)
     if wrong:
         return Verdict(NOT_RIGHT, *wrong)
     mix = {"this mix": query_lens}
@@ -273,6 +280,22 @@ def check_launch(answer: dict, query_lens, most_rows: int, slots: int, gpu: str)
     waves = answer["waves"]
     words = f"the launch takes {waves} wave{'s' if waves != 1 else ''}"
     return Verdict(RIGHT, words, picture=picture)
+
+
+def _unusable(told, wanted, kind, words):
+    """The verdict on answers by name that cannot be judged; None where all can."""
+    if not isinstance(told, dict):
+        return Verdict(NOT_RIGHT, f"a dict is needed, in which every answer is {words}")
+    left = [name for name in wanted if told.get(name) is ...]
+    if left:
+        return Verdict(NOT_YET, f"still `...`: {', '.join(left)}")
+    left = [name for name in wanted if name not in told]
+    if left:
+        return Verdict(NOT_RIGHT, f"no answer for {', '.join(left)}")
+    for name in wanted:
+        if not isinstance(told[name], kind):
+            return Verdict(NOT_RIGHT, f"every answer is {words}, and not {told[name]!r}: {name}")
+    return None
 
 
 def _html(text):

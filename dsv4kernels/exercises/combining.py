@@ -65,9 +65,11 @@ def _combine_cases(seed):
 # The definition in pieces, so that a mistake is one piece changed; `first` is M * request and
 # `gathered_from` the position of the first gathered token.
 _PIECES = {
+    "position": lambda seq_len, query_len, row: seq_len - query_len + row,
     "topk_len": lambda seen, ratio, topk: min(seen // ratio, topk),
     "swa_len": lambda seen, window: min(seen, window),
     "key": lambda key, first: key + first,
+    "begin": lambda seen, swa_len, topk_len, window: seen - swa_len,
     "window": lambda first, N, begin, gathered_from: first + N + begin - gathered_from,
     "column": lambda topk_len, topk: topk_len,
     "tail": lambda: -1,
@@ -85,11 +87,13 @@ def _combined(case, **changed):
     for token in torch.nonzero(batch.is_valid_token).flatten().tolist():
         request = int(batch.token_to_req_indices[token])
         seq_len, first = int(batch.seq_lens[request]), batch.M * request
-        seen = max(seq_len - int(start[request + 1]) + token + 1, 0)
+        query_len = int(start[request + 1] - start[request])
+        seen = max(pieces["position"](seq_len, query_len, token - int(start[request])) + 1, 0)
         topk_len = pieces["topk_len"](seen, ratio, topk) if topk else 0
         swa_len = pieces["swa_len"](seen, values["window_size"])
         gathered_from = seq_len - int(batch.gather_lens[request])
-        window = pieces["window"](first, batch.N, seen - swa_len, gathered_from)
+        begin = pieces["begin"](seen, swa_len, topk_len, values["window_size"])
+        window = pieces["window"](first, batch.N, begin, gathered_from)
         column = pieces["column"](topk_len, topk)
         keys = batch.topk_indices[token, :topk_len]
         indices[token, : len(keys)] = pieces["key"](keys, first)
@@ -106,6 +110,13 @@ def _piece(hint, output=None, **changed):
         return outputs if output is None else {output: outputs[output]}
 
     return Mistake(hint, always(model))
+
+
+def _window_first(attempt):
+    """Whether the window begins at column 0 of every row, whatever the rest holds."""
+    told = _combined(attempt.case, column=lambda *_: 0, length=lambda topk_len, swa_len: swa_len)
+    in_window = torch.arange(attempt.case.values["width"]) < told["lens"][:, None]
+    return torch.equal(attempt.got["indices"][in_window], told["indices"][in_window])
 
 
 _COMBINE_MISTAKES = (
@@ -145,7 +156,17 @@ _COMBINE_MISTAKES = (
     _piece(
         "The window is one row early: its last entry is the token itself, so it begins at "
         "`position - swa_len + 1`.",
-        window=lambda first, N, begin, gathered_from: first + N + begin - 1 - gathered_from,
+        begin=lambda seen, swa_len, *_: seen - swa_len - 1,
+    ),
+    _piece(
+        "The window begins at `position - swa_len + 1`: `window_size` in place of `swa_len` takes "
+        "early tokens to positions before the first.",
+        begin=lambda seen, swa_len, topk_len, window: seen - window,
+    ),
+    _piece(
+        "`token - start` counts a request's rows; their positions come after what it had before: "
+        "add `seq_len - query_len`.",
+        position=lambda seq_len, query_len, row: row,
     ),
     _piece(
         "The window counts from the request's first token, but only its newest `gather_len` "
@@ -182,6 +203,22 @@ _COMBINE_MISTAKES = (
         "Early tokens have no full window behind them: at most `position + 1` entries.",
         output="lens",
         swa_len=lambda seen, window: window if seen else 0,
+    ),
+    _piece(
+        "A token attends to its newest `window_size` tokens, no more: that is the limit of "
+        "`swa_len`.",
+        output="lens",
+        swa_len=lambda seen, window: seen,
+    ),
+    Mistake(
+        "The window stands in the first columns, where the top-k entries belong: it begins at "
+        "column `topk_len`.",
+        lambda attempts: all(map(_window_first, attempts)),
+    ),
+    _piece(
+        "The window's first entry belongs to column `topk_len`, so count from there: "
+        "`column - topk_len`.",
+        begin=lambda seen, swa_len, topk_len, window: seen - swa_len + topk_len,
     ),
     _piece(
         "The window follows the top-k entries without a gap: it begins at column `topk_len`, which "

@@ -68,15 +68,26 @@ def stopped(error, kernel):
     return f"the kernel stopped{where}: {told}", hint(told)
 
 
-_HINTS = {
+HINTS = {
     "divides by 0": "What that gives on a GPU is undefined. See that it is not reached: with "
     "`topk` 0, say, nothing needs `compress_ratio`.",
+    "cannot be block type": "A whole tile is stored where one number has its place: `tl.sum` adds "
+    "up the lanes.",
+    "Loop-carried variable": "A variable keeps its type from pass to pass. A sum of comparisons is "
+    "uint32: make them whole numbers first, with `.to(tl.int32)`.",
 }
+
+
+def logical(code):
+    """A hint where code has `and`, `or` or `not`; the interpreter takes any tile for true."""
+    if any(isinstance(node, ast.BoolOp | ast.Not) for node in ast.walk(code)):
+        return "`and`, `or` and `not` are not lane by lane: use `&`, `|` and `~`."
+    return ""
 
 
 def hint(message):
     """What to think of where an exception says this; "" where nothing is known."""
-    return next((hint for words, hint in _HINTS.items() if words in message), "")
+    return next((hint for words, hint in HINTS.items() if words in message), "")
 
 
 def sentence(error):

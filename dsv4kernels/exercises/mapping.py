@@ -77,6 +77,7 @@ MASK = Task(
 
 
 def _stale_cases(seed):
+    # As given, the kernel looks up outside the table for the first two, inside for the third.
     kinds = {"far too large": [presets.STALE_REQUEST] * 3, "below 0": [-7] * 3,
              "that of a real request": [0, 1, 0]}  # fmt: skip
     for kind, stale in kinds.items():
@@ -102,10 +103,19 @@ STALE = Task(
     _stale_cases,
     (
         Mistake(
-            "The kernel does what it did as given: on a padding row it goes to the block table "
-            "with whatever request index was left there. `valid` is loaded, and not yet used.",
-            lambda attempts: _counted_padding(attempts) and _looks_up(attempts),
+            "`valid` has no effect yet: on a padding row the kernel goes to the block table with "
+            "whatever request index was left there. (`position >= 0 & valid` changes nothing: `&` "
+            "binds before `>=`, so put the comparison in brackets.)",
+            lambda attempts: (
+                _counted_padding(attempts)
+                and [_looks_up([a]) for a in attempts] == [True, True, False]
+            ),
             given=True,
+        ),
+        Mistake(
+            "Padding rows still go to the block table, if with another request index: -1 is an "
+            "address too, one row before the table. Mask the load from the table by `valid`.",
+            lambda attempts: _counted_padding(attempts) and _looks_up(attempts),
         ),
         Mistake(
             "The stale index is no longer used, yet the entries of padding rows are counted: they "

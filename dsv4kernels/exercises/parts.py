@@ -136,6 +136,11 @@ REQUEST = Task(
             always(lambda case: _found(case, start=1, origin=False)),
         ),
         Mistake(
+            "Two things are missing: the first entry of `query_start_loc` is to be subtracted, and "
+            "the rows of no request, which get the number of requests, are to get -1.",
+            always(lambda case: _found(case, start=1, origin=False, stray=None)),
+        ),
+        Mistake(
             "Lanes past the last request are counted too: they hold 0, which every row has passed. "
             "Mask them off in the count, not in the load alone.",
             lambda attempts: any(

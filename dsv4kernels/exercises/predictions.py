@@ -19,6 +19,8 @@ WORDS = {
     "loads": "loads from memory",
     "exchange": "adding up a count across threads",
 }
+FOLDED = ("block_size", "width")
+LAUNCH = ("workers", "programs", "idle", "waves")
 _VANISH_HINTS = {
     ("block_size", "reciprocal"): "A division by a number known in advance needs no reciprocal: a "
     "power of two is a shift, any other a multiplication.",
@@ -56,15 +58,16 @@ def vanishing(target: str) -> pd.DataFrame:
 
 def judge_vanishing(answer: dict, counts: pd.DataFrame) -> tuple[str, str] | None:
     """Compare {argument: {class: whether it vanishes}} with what `vanishing` has counted."""
-    for argument in ("block_size", "width"):
+    for argument in FOLDED:
         for name, words in WORDS.items():
             before, after = int(counts.loc[name, "nothing"]), int(counts.loc[name, argument])
             told = answer[argument][name]
-            if bool(told) is not (before > 0 == after):
+            if told is not (before > 0 == after):
+                moved = f"go from {before} to {after}" if before != after else f"stay at {after}"
                 hint = _DATA_HINT if name == "loads" else _COUNT_HINT
                 return (
-                    f"with `{argument}` folded, {words} ({name}) goes from {before} to {after} "
-                    f"instructions; you said that it {'vanishes' if told else 'stays'}",
+                    f"with `{argument}` folded, the instructions for {words} ({name}) {moved}; "
+                    f"you said that they {'vanish' if told else 'stay'}",
                     _VANISH_HINTS.get((argument, name), hint),
                 )
     return None
@@ -81,7 +84,7 @@ def judge_launch(answer: dict, query_lens, most_rows: int, slots: int) -> tuple[
     """
     lens = np.asarray(query_lens)
     longest, workers = int(lens.max()), math.ceil(lens.max() / most_rows)
-    launch = occupancy.shape(query_lens, workers, slots)
+    launch = {"workers": workers} | occupancy.shape(query_lens, workers, slots)
     busy = launch["programs"] - launch["idle"]
     mistakes = {
         "workers": {
@@ -95,15 +98,19 @@ def judge_launch(answer: dict, query_lens, most_rows: int, slots: int) -> tuple[
             workers: "The grid is (requests, workers): every request gets that many.",
             busy: "A program without a row is launched all the same: it is in the grid.",
         },
-        "idle": {0: "A request with fewer rows than workers leaves the others without one."},
+        "idle": {
+            launch["programs"] - int(lens.sum()): "A program may write several rows: idle are "
+            "those without any, not as many as there are more programs than rows.",
+            0: "A request with fewer rows than workers leaves the others without one.",
+        },
         "waves": {
             launch["programs"] // slots: "Round up: what does not fill a wave still takes one.",
             math.ceil(busy / slots): "Programs without a row take a slot as well, if only for a "
             "moment.",
         },
     }
-    for name, value in {"workers": workers, **{n: launch[n] for n in list(mistakes)[1:]}}.items():
-        told = answer[name]
+    for name in LAUNCH:
+        value, told = launch[name], answer[name]
         if told != value:
             more = "That keeps to the rule, but fewer do: each one more is a program a request."
             hint = more if name == "workers" and told > value else ""
