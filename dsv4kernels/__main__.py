@@ -144,7 +144,8 @@ def _check(options: argparse.Namespace) -> int:
     untried = sum(verdict.fault == candidates.NOT_TRIED for verdict in wrong)
     if len(wrong) - untried > told:
         print(f"and {len(wrong) - untried - told} more (--most shows more)")
-    print(f"{len(verdicts) - len(wrong)} of {len(verdicts)} trials right, {untried} not tried")
+    why = candidates.NOT_TRIED if untried else "not tried"
+    print(f"{len(verdicts) - len(wrong)} of {len(verdicts)} trials right, {untried} {why}")
     if wrong or not runtime.has_gpu():
         print("not measured: " + ("it is wrong" if wrong else "no GPU here"))
         return 1 if wrong else 0

@@ -10,6 +10,7 @@ import torch
 
 from dsv4kernels import runtime, variants
 from dsv4kernels.__main__ import main
+from dsv4kernels.lessons import DOCS
 from dsv4kernels.measure import bench, suites
 from dsv4kernels.parameters import LessonError
 from dsv4kernels.variants import candidates, differences, trials
@@ -223,7 +224,7 @@ def test_inputs_lie_between_borders_of_likely_values():
     ("specification", "words"),
     [
         ("no_such_module_here:f", "no_such_module_here cannot be imported: ModuleNotFoundError"),
-        ("no/such.py:f", "no file no/such.py, neither here nor in the repository"),
+        ("no/such.py:f", f"no file no/such.py, neither in {Path.cwd()} nor in the repository"),
         (f"{FILE}:combin", "has no function 'combin'; did you mean combine?"),
         ("nonsense:", "neither module:function nor file.py:function"),
     ],
@@ -282,6 +283,20 @@ def test_the_command_says_how_it_went(capsys):
     assert "corner, warm-up: a sequence shorter than its query:\n    token 0 of request 0" in said
     assert "35 of 36 trials right" in said
     assert "not measured: it is wrong" in said
+
+
+@no_gpu
+def test_the_command_says_why_the_rest_is_not_tried(capsys):
+    assert main(["check", f"{FILE}:dies", "--kernel", "dcp"]) == 1
+    last = capsys.readouterr().out.splitlines()[-2]
+    assert re.fullmatch(r"0 of \d+ trials right, \d+ not tried: the process was lost 3 times", last)
+
+
+@no_gpu
+def test_the_page_shows_what_the_command_prints(capsys):
+    main(["check", f"{FILE}:combine_two", "--kernel", "combine"])
+    printed = capsys.readouterr().out.partition("\n")[2]
+    assert f"```\n{printed}```\n" in (DOCS / "bring_your_own_kernel.md").read_text()
 
 
 def test_the_command_lists_trials_and_names_misuse(capsys):

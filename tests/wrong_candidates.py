@@ -37,11 +37,11 @@ def _row_of_combine(
         end = tl.load(query_start_loc + request + 1) - first
         seq_len = tl.load(seq_lens + request)
         seen = seq_len - end + token + 1
-        if MISTAKE != "warm-up":
+        if MISTAKE != "warm-up" and MISTAKE != "two":
             seen = tl.maximum(seen, 0)
         swa_len = tl.minimum(seen, window_size)
         topk_len = seen * 0
-        if topk > 0 or MISTAKE == "divides":
+        if topk > 0 or (MISTAKE == "divides" or MISTAKE == "two"):
             topk_len = tl.minimum(seen // compress_ratio, topk)
             if MISTAKE == "ratio":
                 topk_len = tl.minimum((seen - 1) // compress_ratio, topk)
@@ -87,6 +87,7 @@ combine_first_start = functools.partial(combine, mistake="first start")
 combine_ratio = functools.partial(combine, mistake="ratio")
 combine_warm_up = functools.partial(combine, mistake="warm-up")
 combine_divides = functools.partial(combine, mistake="divides")
+combine_two = functools.partial(combine, mistake="two")  # of them at once: warm-up and divides
 
 
 @triton.jit

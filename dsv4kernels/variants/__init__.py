@@ -183,7 +183,7 @@ def _import(where):
     places = [(base / where).resolve() for base in (Path(), Path(__file__).parents[2])]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        raise LessonError(f"no file {where}, neither here nor in the repository's root")
+        raise LessonError(f"no file {where}, neither in {Path.cwd()} nor in the repository's root")
     spec = importlib.util.spec_from_file_location(f"_candidate_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # Triton reads a kernel's source through its module
