@@ -41,7 +41,7 @@ site: $(SITE_TOOLS)
 
 # The folder above the lessons is open, so that their links to docs/ lead somewhere.
 lab: $(INSTALLED)
-	JUPYTER_PREFER_ENV_PATH=1 $(VENV_PYTHON) -m jupyterlab --ServerApp.root_dir="$(LESSONS)/.." \
+	JUPYTER_PREFER_ENV_PATH=1 "$(VENV_PYTHON)" -m jupyterlab --ServerApp.root_dir="$(LESSONS)/.." \
 		--LabApp.default_url=/lab/tree/$(notdir $(LESSONS))/00_start_here.ipynb $(ARGS)
 
 browser: $(INSTALLED)

@@ -4,6 +4,7 @@ Playwright's own browsers are not used: a Chromium of the system is, and where t
 tests are skipped and say so.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -103,7 +104,8 @@ def lab(chromium, tmp_path_factory):
     try:
         yield Lab(_printed(server, log, port), Path(notebooks))
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it could not even start
+            os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(20)
         except subprocess.TimeoutExpired:
