@@ -11,11 +11,11 @@ from dsv4kernels.lessons import NOTEBOOKS, ROOT
 SCREENSHOTS = ROOT / "build" / "screenshots"
 LESSONS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 LONG = 240_000  # ms that a lesson may take, on a machine that does other things too
-SLIDERS = {  # of the lessons with an explorer, and a key that moves it from where it starts
-    "01": ("position", "ArrowRight"),
-    "02": ("top-k width", "ArrowLeft"),
-    "03": ("workers a request", "ArrowRight"),
-    "04": ("to", "ArrowLeft"),
+SLIDERS = {  # of the lessons with an explorer: a key moves it from its start, a mouse elsewhere
+    "01": ("position", "ArrowRight", 0.85),
+    "02": ("top-k width", "ArrowLeft", 0.85),
+    "03": ("workers a request", "ArrowLeft", 0.45),
+    "04": ("to", "ArrowLeft", 0.85),
 }
 OTHERS = {  # a control of another kind in each, and how to change it
     "01": ("layer", "C128A"),
@@ -120,7 +120,7 @@ def move(page, explorer, name):
         page.wait_for_function(there, arg=seen, timeout=30_000)
         seen.append(page.evaluate(PICTURES))
 
-    label, key = SLIDERS[name[:2]]
+    label, key, share = SLIDERS[name[:2]]
     labelled = page.get_by_text(label, exact=True)
     slider = explorer.locator(".widget-inline-hbox").filter(has=labelled)
     handle = slider.locator(".noUi-handle")
@@ -131,7 +131,7 @@ def move(page, explorer, name):
     level = start["y"] + start["height"] / 2
     page.mouse.move(start["x"] + start["width"] / 2, level)
     page.mouse.down()
-    page.mouse.move(bar["x"] + bar["width"] * 0.85, level, steps=8)
+    page.mouse.move(bar["x"] + bar["width"] * share, level, steps=8)
     assert page.evaluate(PICTURES) == seen[-1]  # until it is let go
     page.mouse.up()
     changed()
