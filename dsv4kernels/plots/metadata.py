@@ -223,10 +223,7 @@ def workspace(batch: Batch, indices):
     ticks = sorted({at for pair in starts for at in pair})
     axes.set_xticks(ticks, ticks, rotation=0 if len(ticks) <= 10 else 90)
     axes.set(ylabel="token", xlabel="workspace row (lines at M x request, dotted N rows further)")
-    axes.set_title(
-        f"Each token names rows of its own request only: M = {batch.M} each, "
-        f"its newest keys from N = {batch.N}"
-    )
+    axes.set_title("Each token names rows of its own request only")
     colours = {PARTS[part][0]: PARTS[part][1] for part in (FROM_TOPK, FROM_WINDOW)}
     colours |= {"compressed key, not named": TINTS[FROM_TOPK]}
     colours |= {"newest key, not named": TINTS[FROM_WINDOW]}
@@ -234,7 +231,10 @@ def workspace(batch: Batch, indices):
     if (kind == PADDING_ROW).any():
         colours |= dict([PARTS[PADDING_ROW]])
     _legend(figure, colours)
-    source(figure, "Output of the combine kernel")
+    source(
+        figure,
+        f"Output of the combine kernel; M = {batch.M} rows each, newest keys from N = {batch.N}",
+    )
     return figure
 
 

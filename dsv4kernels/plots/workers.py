@@ -136,7 +136,7 @@ def waves(mixes: Mapping[str, Sequence[int]], workers: Sequence[int], slots: int
     if panels.size == 1:
         figure.legend(handles=entries, loc="outside upper center", ncols=3)
     else:
-        panels[0][-1].legend(handles=entries, loc="best", fontsize=8)
+        panels[0][-1].legend(handles=entries, loc="best", fontsize=8, framealpha=1)
         shapes = [
             occupancy.shape(query_lens, count, slots)
             for query_lens in mixes.values()
@@ -145,7 +145,7 @@ def waves(mixes: Mapping[str, Sequence[int]], workers: Sequence[int], slots: int
         taken = min(min(shape["programs"] / slots, 1) for shape in shapes)
         idle = max(shape["idle"] / max(shape["programs"], 1) for shape in shapes)
         figure.suptitle(
-            f"From {taken:.0%} of the slots taken to {idle:.0%} of the programs without a row",
+            f"As few as {taken:.0%} of the slots taken, up to {idle:.0%} of programs without a row",
             fontsize=11, fontweight="bold", x=0.01, ha="left",
         )  # fmt: skip
     source(figure, f"computed for {gpu}: {slots:,} programs at once; nothing was run")
