@@ -23,16 +23,16 @@ def words(text):
     return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
 
 
-def prose(path):
+def markdown(path):
+    """The text of a page, or of a lesson's Markdown cells."""
     if path.suffix == ".md":
-        return words(path.read_text())
-    cells = nbformat.read(path, as_version=4).cells
-    return "\n".join(words(cell.source) for cell in cells if cell.cell_type == "markdown")
-
-
-def prose_with_code(path):
+        return path.read_text()
     cells = nbformat.read(path, as_version=4).cells
     return "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+def prose(path):
+    return words(markdown(path))
 
 
 def slug(heading):
@@ -89,7 +89,7 @@ def test_the_hours_sections_are_sections():
     for line in (DOCS / "one_hour.md").read_text().splitlines():
         if found := re.search(r"\(\.\./(notebooks/\w+\.ipynb)\): (.*?) \|", line):
             path, sections = found.groups()
-            known = re.findall(r"^## (.*)$", prose_with_code(ROOT / path), re.M)
+            known = re.findall(r"^## (.*)$", markdown(ROOT / path), re.M)
             assert set(re.findall(r"\*([^*]+)\*", sections)) <= set(known), path
 
 

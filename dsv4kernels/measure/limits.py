@@ -203,14 +203,15 @@ def predicted(
     preset: Preset,
     bandwidth_gb_s: float,
     floor_us: float,
-    errors: tuple[float, float],
+    errors: Sequence[float | pd.Series],
 ) -> pd.DataFrame:
     """Combine by the rule, with the published kernel's two passes over its output and with one.
 
     Args:
         tokens: lengths of one fresh request.
         preset, bandwidth_gb_s, floor_us: as for `rule`.
-        errors: the rule's smallest and largest where it was checked.
+        errors: the rule's smallest and largest where it was checked, each one number or one for
+            each length, indexed by `tokens`.
 
     Returns:
         Indexed by `tokens`, microseconds: `two passes`, `one pass`, and the latter with each of

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from .. import runtime
-from ..variants import steps
 from . import bench, records
-from .suites import Case
+from .suites import STEPWISE, Case
 
 
 def recorded(suite: str, **wanted) -> dict[str, pd.DataFrame]:
@@ -22,8 +21,12 @@ def recorded(suite: str, **wanted) -> dict[str, pd.DataFrame]:
         suite: as in the column `suite`.
         **wanted: values of other columns, as in `records.select`.
     """
+    return _recorded(suite=suite, **wanted)
+
+
+def _recorded(**wanted):
     try:
-        table = records.select(records.load_measured(), suite=suite, **wanted)
+        table = records.select(records.load_measured(), **wanted)
     except records.DataError:
         return {}  # no device has such figures
     return {f"recorded, {device}": rows for device, rows in table.groupby("device")}
@@ -54,14 +57,10 @@ def repeated(kernel: str, tokens: int) -> dict[str, pd.DataFrame]:
     """
     call = {"kernel": kernel, "tokens": tokens, "protocol": "graph", "cache": "warm"}
     call |= {"preset": "Flash C4A", "mix": "one request"}
-    try:
-        table = records.select(records.load_measured(), **call)
-    except records.DataError:
-        return {}
     found = {}
-    for device, rows in table.groupby("device"):
+    for label, rows in _recorded(**call).items():
         times = rows.pivot(index="suite", columns="variant", values="median_us")
-        found[f"recorded, {device}"] = times.loc[:, times.count() > 1]
+        found[label] = times.loc[:, times.count() > 1]
     return found
 
 
@@ -76,12 +75,11 @@ def stepwise(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         with `gains most`, the project's own step with the least of them.
     """
     records.one_source(table)
-    order = ["workers=128", "workers=256", *steps.STEPS, "own"]
-    order += [variant for variant in dict.fromkeys(table["variant"]) if variant not in order]
+    order = list(dict.fromkeys([*STEPWISE, *table["variant"]]))
     times = table.pivot_table(
         index=["mix", "tokens"], columns="variant", values="median_us", sort=False
     )[order]
-    left = (times / times.shift(1, axis=1))[["workers=256", *steps.STEPS, "own"]]
+    left = (times / times.shift(1, axis=1))[list(STEPWISE[1:])]
     return times, left.assign(**{"gains most": left.drop(columns="workers=256").idxmin(axis=1)})
 
 

@@ -10,6 +10,7 @@ from ..variants import steps
 
 SLOT_MAPPING = ("runtime", "constexpr", "own")
 COMBINE = ("workers=128", "workers=256", "own")
+STEPWISE = (*COMBINE[:-1], *steps.STEPS, "own")  # from the published combine to the own one
 # Tiles of the own combine to hold beside its rule's: rows, columns, warps.
 TILES = ((1, 1024, 1), (1, 1024, 2), (2, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4))
 TILES += ((4, 512, 2), (8, 512, 4), (4, 128, 1), (16, 128, 2))
@@ -115,10 +116,9 @@ def _grid() -> Iterator[Case]:
 
 
 def _steps() -> Iterator[Case]:
-    variants = ("workers=128", "workers=256", *steps.STEPS, "own")
     for requests, each in ((1, 1024), (1, 4096), (1, 8192), (1, 16_384), (64, 128)):
         make = requests_of(requests, requests * each)
-        yield Case("steps", "combine", mix_of(requests, each), make, variants)
+        yield Case("steps", "combine", mix_of(requests, each), make, STEPWISE)
 
 
 def _rule() -> Iterator[Case]:

@@ -59,6 +59,11 @@ def plain_numbers(axis):
     axis.set_minor_formatter("")
 
 
+def headline(figure, text):
+    """What the figure shows, above all its panels."""
+    figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
+
+
 def source(figure, text):
     """Where the figure's data are from, in small print at its foot."""
     figure.supxlabel(text, fontsize=7.5, color="#555555", x=0.01, ha="left")

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from .. import presets, variants
 from ..combine import output_width
 from ..measure import records
-from . import new, plain_numbers, source, styled
+from . import headline, new, plain_numbers, source, styled
 
 _CURVES = ("o-", "s--", "D-.", "^:", "v-", "P--")  # a shape's marker and line, beside its colour
 
@@ -77,7 +77,7 @@ def steps(panels: Mapping[str, pd.DataFrame], title: str, origin: str):
         )  # fmt: skip
     row[0][0].set_ylabel("time over a copy's")
     row[0][-1].legend(fontsize=8.5)
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    headline(figure, title)
     source(figure, origin)
     return figure
 
@@ -144,6 +144,6 @@ def shapes(swept: Mapping[str, pd.DataFrame], kernel: str, title: str, origin: s
         axes.grid(visible=False)
         axes.invert_yaxis()
         axes.set_title(f"{name}, rows of {width:,}", fontsize=9, fontweight="normal")
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    headline(figure, title)
     source(figure, origin)
     return figure

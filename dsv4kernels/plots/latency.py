@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from ..measure import limits, records
-from . import STYLES, new, plain_numbers, source, styled
+from . import STYLES, headline, new, plain_numbers, source, styled
 
 ROLES = {
     "runtime": "comparator",
@@ -69,9 +69,7 @@ def curves(panels: Mapping[str, pd.DataFrame], title: str, origin: str, fits: bo
                 ha="right", color="#555555",
             )  # fmt: skip
     row[0][0].set_ylabel("µs a call")
-    figure.suptitle(
-        textwrap.fill(title, 84), fontsize=11, fontweight="bold", x=0.01, ha="left"
-    )  # fmt: skip
+    headline(figure, textwrap.fill(title, 84))
     source(figure, origin)
     return figure
 
@@ -203,11 +201,11 @@ def bandwidth(reached: pd.DataFrame, limit_gb_s: float, gpu: str, layer: str, or
     axes.set_ylabel("GB/s")
     best = reached["moved_gb_s"].max() / limit_gb_s
     useful = reached["required_gb_s"].max() / limit_gb_s
-    figure.suptitle(
+    headline(
+        figure,
         f"Published times, {layer} assumed: {best:.0%} of the datasheet bandwidth,\n"
         f"{useful:.0%} if only required bytes count",
-        fontsize=11, fontweight="bold", x=0.01, ha="left",
-    )  # fmt: skip
+    )
     entries = [
         Line2D([], [], **STYLES[role(v)], label=v) for v in dict.fromkeys(reached["variant"])
     ]

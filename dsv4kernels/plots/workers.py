@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from .. import combine
 from ..launches import occupancy
 from ..measure import records
-from . import EMPTY, STYLES, new, plain_numbers, source, styled
+from . import EMPTY, STYLES, headline, new, plain_numbers, source, styled
 
 MARKED = {"comparator": combine.COMPARATOR_WORKERS, "optimised": combine.OPTIMISED_WORKERS}
 # Curves of a sweep, told apart by colour (from light to dark), marker and line.
@@ -106,6 +106,7 @@ def waves(mixes: Mapping[str, Sequence[int]], workers: Sequence[int], slots: int
         "idle": ("programs without a row", {"facecolor": "#E69F00", "hatch": "////"}),
         "empty": ("empty slots", {"facecolor": EMPTY}),
     }
+    taken, without_row = [], []  # panel by panel: of the slots, and of the programs
     for row, (mix, query_lens) in zip(panels, mixes.items(), strict=True):
         most = max(len(occupancy.waves(query_lens, count, slots)) for count in workers)
         for axes, count in zip(row, workers, strict=True):
@@ -119,10 +120,12 @@ def waves(mixes: Mapping[str, Sequence[int]], workers: Sequence[int], slots: int
                 )  # fmt: skip
                 bottom += table[part]
             found = occupancy.shape(query_lens, count, slots)
+            taken.append(min(found["programs"] / slots, 1))
+            without_row.append(found["idle"] / max(found["programs"], 1))
             plural = "s" if len(table) != 1 else ""
             axes.set_title(
                 f"{mix}, {count} workers:\n{len(table)} wave{plural}, "
-                f"{found['idle'] / max(found['programs'], 1):.0%} of programs without a row",
+                f"{without_row[-1]:.0%} of programs without a row",
                 fontsize=9, fontweight="normal",
             )  # fmt: skip
             axes.set_xlim(0.3, max(most, 3) + 0.7)
@@ -137,17 +140,11 @@ def waves(mixes: Mapping[str, Sequence[int]], workers: Sequence[int], slots: int
         figure.legend(handles=entries, loc="outside upper center", ncols=3)
     else:
         panels[0][-1].legend(handles=entries, loc="best", fontsize=8, framealpha=1)
-        shapes = [
-            occupancy.shape(query_lens, count, slots)
-            for query_lens in mixes.values()
-            for count in workers
-        ]
-        taken = min(min(shape["programs"] / slots, 1) for shape in shapes)
-        idle = max(shape["idle"] / max(shape["programs"], 1) for shape in shapes)
-        figure.suptitle(
-            f"As few as {taken:.0%} of the slots taken, up to {idle:.0%} of programs without a row",
-            fontsize=11, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        headline(
+            figure,
+            f"As few as {min(taken):.0%} of the slots taken, "
+            f"up to {max(without_row):.0%} of programs without a row",
+        )
     source(figure, f"computed for {gpu}: {slots:,} programs at once; nothing was run")
     return figure
 
@@ -219,7 +216,7 @@ def sweep(panels: Mapping[str, pd.DataFrame], value: str, unit: str, title: str)
                 ha="right", va="top", color="#555555",
             )  # fmt: skip
     row[0][0].set_ylabel(unit)
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    headline(figure, title)
     handles, names = row[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8.5)
     return figure
@@ -283,7 +280,7 @@ def gain(panels: Mapping[str, pd.DataFrame], title: str):
         axes.set_xlabel("tokens of the batch")
         axes.set_title(textwrap.fill(label, 76 // len(panels)), fontsize=9, fontweight="normal")
     row[0][0].set_ylabel("requests")
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    headline(figure, title)
     return figure
 
 
