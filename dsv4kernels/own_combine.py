@@ -132,7 +132,7 @@ def _write_request(
     return tl.maximum(start, end)  # a request that ends before it starts gives no row back
 
 
-@runtime.kernel(do_not_specialize=("tokens", "requests", "M", "N"))
+@runtime.kernel(do_not_specialize=("tokens", "requests", "M", "N"), tensors=6)
 def _combine_tile(
     indices,
     lens,

@@ -46,7 +46,7 @@ def dcp(
     return runtime.Launch(_map_owned, (tokens,), args)
 
 
-@runtime.kernel(do_not_specialize=("requests", "blocks"))
+@runtime.kernel(do_not_specialize=("requests", "blocks"), tensors=6)
 def _map_owned(
     slots,
     lens,

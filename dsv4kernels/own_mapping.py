@@ -95,7 +95,7 @@ def slot_mapping(
     launch = _launch(args, tokens, width, choice)
     if slots.is_cuda:
         # The others of this geometry too: a batch that grows must not meet the compiler.
-        geometry = slots.get_device(), width, block_size, *(stride % 16 for stride in strides)
+        geometry = slots.get_device(), width, block_size, strides
         if geometry not in _compiled:
             for other in choices(width) - {choice}:
                 _launch(args, tokens, width, other).compile_ahead()
@@ -149,7 +149,7 @@ def _slot(position, number, block_size: tl.constexpr):
     return tl.where(number >= 0, number * block_size + offset, -1)
 
 
-@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
+@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"), tensors=6)
 def _map_row(
     slots,
     lens,
@@ -185,7 +185,7 @@ def _map_row(
     tl.store(lens + token, length)
 
 
-@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
+@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"), tensors=6)
 def _map_two_rows(
     slots,
     lens,
@@ -233,7 +233,7 @@ def _map_two_rows(
     tl.store(lens + second, both >> 16, mask=has_second)
 
 
-@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"))
+@runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"), tensors=6)
 def _map_part_of_row(
     slots,
     lens,

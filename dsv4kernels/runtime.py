@@ -101,7 +101,7 @@ def raised(error: BaseException) -> BaseException:
 class Kernel(JITFunction):
     """A Triton kernel that runs where its first argument lives; make one with `kernel`."""
 
-    def __init__(self, fn, constexpr=(), do_not_specialize=()):
+    def __init__(self, fn, constexpr=(), do_not_specialize=(), tensors=0):
         unknown = set(constexpr) - set(fn.__annotations__ | dict.fromkeys(_parameters(fn)))
         if unknown:
             raise ValueError(f"{fn.__name__} has no argument {sorted(unknown)} to fold")
@@ -113,6 +113,11 @@ class Kernel(JITFunction):
             fn.__annotations__ = self.plain.__annotations__ | dict.fromkeys(constexpr, tl.constexpr)
         do_not_specialize = [name for name in do_not_specialize if name not in constexpr]
         super().__init__(fn, do_not_specialize=do_not_specialize)
+        self.tensors = tensors
+        numbers = range(tensors, len(self.params))
+        self._sizes = [i for i in numbers if self.params[i].do_not_specialize]
+        self._settled = [i for i in numbers if not self.params[i].do_not_specialize]
+        self._met = {}  # compiled kernels by `code_key`
 
     @functools.cached_property
     def interpreted(self) -> InterpretedFunction:
@@ -124,11 +129,48 @@ class Kernel(JITFunction):
         return twin
 
     def run(self, *args, grid, warmup, **options):
-        """Launch on the device of the first argument (a tensor)."""
+        """Launch as Triton does, or in its interpreter if the first argument is on the CPU."""
         if args[0].is_cuda and not triton.knobs.runtime.interpret:
             return super().run(*args, grid=grid, warmup=warmup, **options)
         with interpreting():
             return self.interpreted.run(*args, grid=grid, warmup=warmup, **options)
+
+    def launch(self, args, grid, options):
+        """Launch on the device of the first argument, past Triton's lookup where that is known.
+
+        Triton looks its code up by every argument of every call, which costs the host more than
+        the launch. A kernel made with `tensors` keeps its code by the few of them that decide.
+        Triton's debugging knobs are heeded when a code is first met.
+        """
+        device = args[0].get_device()
+        if device < 0 or triton.knobs.runtime.interpret:  # below 0: the CPU
+            self.run(*args, grid=grid, warmup=False, **options)
+            return
+        if device != torch.cuda.current_device():  # where Triton would launch
+            with torch.cuda.device(device):
+                self.launch(args, grid, options)
+            return
+        key = self.code_key(args, options) if self.tensors else None
+        code = self._met.get((device, key))
+        if code is not None:
+            code[(*grid, 1, 1)[:3]](*args)
+            return
+        code = self.run(*args, grid=grid, warmup=False, **options)
+        if key is not None:
+            self._met[device, key] = code
+
+    def code_key(self, args, options):
+        """All of a launch's arguments that decide its code on a device, or None if others do.
+
+        Triton also looks at the alignment of addresses and at the size of integers that it does
+        not specialise for. There is a key where all are as usual: multiples of 16, and 32 bits.
+        """
+        addresses = 0
+        for tensor in args[: self.tensors]:
+            addresses |= tensor.data_ptr()
+        if addresses % 16 or any(args[size] >> 31 for size in self._sizes):
+            return None
+        return *[args[number] for number in self._settled], *options.items()
 
     def __call__(self, *args, **kwargs):
         """Called by an interpreted kernel as its helper; a compiled one inlines it instead."""
@@ -139,7 +181,7 @@ def _parameters(fn):
     return fn.__code__.co_varnames[: fn.__code__.co_argcount]
 
 
-def kernel(fn=None, *, constexpr=(), do_not_specialize=()):
+def kernel(fn=None, *, constexpr=(), do_not_specialize=(), tensors=0):
     """Make a `Kernel` of a Triton function; usable as a decorator.
 
     Args:
@@ -148,13 +190,17 @@ def kernel(fn=None, *, constexpr=(), do_not_specialize=()):
             the function itself annotates so.
         do_not_specialize: names of integers whose value (1, or a multiple of 16) must not lead
             to a compilation of its own.
+        tensors: how many arguments, the first ones, are tensors, all others being integers. If it
+            is given, launches on a GPU whose code has been met go past Triton's lookup.
 
     Raises:
         ValueError: a name in `constexpr` is not an argument of `fn`.
     """
     if fn is None:
-        return functools.partial(kernel, constexpr=constexpr, do_not_specialize=do_not_specialize)
-    return Kernel(fn, constexpr, do_not_specialize)
+        return functools.partial(
+            kernel, constexpr=constexpr, do_not_specialize=do_not_specialize, tensors=tensors
+        )
+    return Kernel(fn, constexpr, do_not_specialize, tensors)
 
 
 class Launch(NamedTuple):
@@ -174,7 +220,7 @@ class Launch(NamedTuple):
 
     def run(self):
         """Launch; asynchronous on a GPU, done on return on the CPU."""
-        self.kernel.run(*self.args, grid=self.grid, warmup=False, **self.options)
+        self.kernel.launch(self.args, self.grid, self.options)
 
     def compile_ahead(self):
         """Compile for the GPU that holds the arguments, without launching; the compiled kernel."""

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from triton.runtime.jit import JITFunction
 
 from dsv4kernels import presets, runtime, variants
 from dsv4kernels.presets import C128A, FLASH_C4A
@@ -73,6 +74,38 @@ def test_the_same_bits_every_time(kernel, variant):
         if kernel == "slot_mapping":  # a padding row's slots are unspecified
             got[0][~batch.is_valid_token] = wanted[0][~batch.is_valid_token]
         assert all(map(torch.equal, got, wanted))
+
+
+@pytest.mark.parametrize(("kernel", "variant"), [case for case in EVERY if case[1] == "own"])
+def test_past_tritons_lookup_only_where_its_code_is_the_same(kernel, variant, monkeypatch):
+    looked_up = []
+    look_up = JITFunction.run
+    monkeypatch.setattr(
+        JITFunction, "run", lambda *args, **named: looked_up.append(1) or look_up(*args, **named)
+    )
+
+    def looks(batch, shift=0):
+        """How often a call of a batch, its outputs `shift` elements off, goes to Triton."""
+        wanted = variants.expected(kernel, batch)
+        out = tuple(
+            torch.full((tensor.numel() + shift,), 777, dtype=torch.int32, device="cuda")[shift:]
+            for tensor in wanted
+        )
+        out = tuple(flat.view(tensor.shape) for flat, tensor in zip(out, wanted, strict=True))
+        arguments, before = variants.arguments(kernel, batch), len(looked_up)
+        got = variants.caller(kernel, variant)(*arguments, out=out)
+        assert differences.first(kernel, arguments, got, wanted) is None
+        return len(looked_up) - before
+
+    batch, longer = (presets.mixed(FLASH_C4A, tokens) for tokens in (3000, 3001))
+    looks(batch)
+    assert looks(batch) == looks(longer) == 0
+    assert looks(batch, shift=1) > 0  # an address that is no multiple of 16 is another code
+    assert looks(batch, shift=1) > 0
+    assert looks(batch) == 0
+    other = presets.mixed(C128A, 3000)
+    assert looks(other) > 0
+    assert looks(other) == 0
 
 
 def test_two_streams_at_once():

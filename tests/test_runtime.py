@@ -10,10 +10,11 @@ import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
 from triton.runtime import interpreter
+from triton.runtime.jit import create_function_from_signature
 
-from dsv4kernels import presets, runtime, slot_mapping
+from dsv4kernels import combine, own_combine, own_dcp, own_mapping, presets, runtime, slot_mapping
 from dsv4kernels.compiler import jit
 
 
@@ -60,7 +61,17 @@ def test_interprets_and_compiles_in_one_process():
 
 
 def language():
-    return {(m, n): v for m in (tl, tl.core, tl.tensor) for n, v in vars(m).items()}
+    """What the language's modules and tensor hold of their own.
+
+    Without what Python writes into a class that is looked at, and without what every object has:
+    the interpreter puts that back where it was only inherited.
+    """
+    return {
+        (module, name): value
+        for module in (tl, tl.core, tl.tensor)
+        for name, value in vars(module).items()
+        if name != "__annotations__" and value is not getattr(object, name, None)
+    }
 
 
 @runtime.kernel
@@ -185,6 +196,71 @@ def test_a_launch_names_its_arguments():
     launch.prepared()()
     expected, _ = slot_mapping.compute_global_topk_indices_and_lens(*batch.slot_mapping_args())
     assert torch.equal(slots, expected)
+
+
+DIRECT = {
+    name: kernel
+    for module in (own_mapping, own_dcp, own_combine)
+    for name, kernel in vars(module).items()
+    if isinstance(kernel, runtime.Kernel) and kernel.tensors
+}
+
+
+def test_every_own_kernel_goes_past_tritons_lookup():
+    assert DIRECT.keys() == {
+        "_map_row",
+        "_map_two_rows",
+        "_map_part_of_row",
+        "_map_owned",
+        "_combine_tile",
+    }
+
+
+NUMBERS = [0, 1, 2, 15, 16, 17, 32, 2**31 - 1, 2**31, 2**31 + 16, 2**33]
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_launches_of_one_key_are_the_same_to_triton(name):
+    kernel = DIRECT[name]
+    backend = make_backend(GPUTarget("cuda", 90, 32))
+    look_up = create_function_from_signature(kernel.signature, kernel.params, backend)
+    memory = torch.zeros(64, dtype=torch.int32)
+    aligned = -memory.data_ptr() // 4 % 4  # a tensor of the CPU may start at any address
+    there, elsewhere, unaligned = (memory[aligned + shift :] for shift in (0, 4, 1))
+
+    def launch(args, warps=4):
+        """Our key, and all that Triton tells codes apart by."""
+        options = {"num_warps": warps}
+        _, found, chosen = look_up(*args, **options, debug=False, instrumentation_mode="")
+        folded = [arg for arg, p in zip(args, kernel.params, strict=True) if p.is_constexpr]
+        return kernel.code_key(args, options), (found, folded, chosen)
+
+    numbers = len(kernel.params) - kernel.tensors
+    for number in NUMBERS:
+        args = [there] * kernel.tensors + [number] * numbers
+        key, facts = launch(args)
+        assert (key is None) == (number >= 2**31)
+        changed = [launch(args, warps=8)]
+        for place in range(len(args)):
+            for value in [elsewhere, unaligned] if place < kernel.tensors else NUMBERS:
+                changed.append(launch([*args[:place], value, *args[place + 1 :]]))
+        assert all(facts == others for other, others in changed if key is not None and other == key)
+        assert any(other == key for other, _ in changed)
+
+
+def test_a_batch_that_grows_keeps_its_key_and_a_new_geometry_does_not():
+    def key(tokens, preset=presets.FLASH_C4A, shift=0, **changes):
+        batch = presets.decode(preset, tokens, 900)
+        args = list(batch.combine_args())
+        rows, columns = args[0].shape
+        args[0] = torch.empty(rows * columns + shift, dtype=torch.int32)[shift:].view(rows, -1)
+        launch = combine.plan(*args)[1]
+        return launch.kernel.code_key(launch.args, dict(launch.options) | changes)
+
+    assert key(5) == key(90) is not None
+    assert key(5) != key(5, presets.PRO_C4A)
+    assert key(5) != key(5, num_warps=8)
+    assert key(5, shift=1) is None
 
 
 def test_describe():

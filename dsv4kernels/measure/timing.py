@@ -145,12 +145,17 @@ def _move(destination, origin, read, written, TILE: tl.constexpr):
     tl.store(destination + element, value, mask=(four < written) | (value == -(2**31)))
 
 
-def wake() -> None:
-    """Keep the GPU busy for half a second, so that its clocks are up before the first sample."""
-    call, until = traffic_floor(1 << 26, 1 << 26), time.monotonic() + 0.5
+def wake(seconds: float = 2.0) -> None:
+    """Keep the GPU busy, so that its clocks have settled before the first sample.
+
+    With large copies and small launches in turn, as the suites are: the clocks of either alone are
+    not those of the other.
+    """
+    copy, until = traffic_floor(1 << 26, 1 << 26), time.monotonic() + seconds
     while time.monotonic() < until:
-        call()
-        torch.cuda.synchronize()
+        for _ in range(100):
+            copy()
+        measure([launch_floor()], "graph")
 
 
 def launch_floor() -> Call:
