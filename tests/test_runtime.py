@@ -253,7 +253,7 @@ def test_a_batch_that_grows_keeps_its_key_and_a_new_geometry_does_not():
         batch = presets.decode(preset, tokens, 900)
         args = list(batch.combine_args())
         rows, columns = args[0].shape
-        args[0] = torch.empty(rows * columns + shift, dtype=torch.int32)[shift:].view(rows, -1)
+        args[0] = args[0].new_empty(rows * columns + shift)[shift:].view(rows, -1)
         launch = combine.plan(*args)[1]
         return launch.kernel.code_key(launch.args, dict(launch.options) | changes)
 
