@@ -17,10 +17,11 @@ import triton.language as tl
 from . import runtime
 
 # A narrow row fits one tile. With few entries in all rows together a program takes one, on many
-# warps, which ends soonest but asks for more of the GPU. With more rows it takes two short ones or
-# one longer one, 256 columns to a warp; with very many two, 128 columns to a warp.
+# warps, which ends soonest but asks for more of the GPU. With more rows it takes one longer one or
+# two short ones, 256 columns to a warp, or 128 while short rows are not many yet; with very many
+# two of any length, 128 columns to a warp.
 NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
-SHORT, SOME_ROWS = 512, 4096
+SHORT, SOME_SHORT, SOME_ROWS = 512, 1280, 4096
 # A wide row is one program's loop over tiles. With so few tokens that most of the GPU would idle, a
 # program takes a part of it, longer where tokens are not so very few, and one more program counts
 # it, with all of it at once. With some more tokens a program takes a row in one tile, if it is not
@@ -43,9 +44,10 @@ def rule(tokens: int, width: int) -> Choice:
         tile = runtime.power_of_2(max(width, 128))
         if tokens * width <= FEW_ENTRIES:
             return Choice("row", tile, min(tile // 64, MOST_WARPS))
-        if tokens <= SOME_ROWS:
-            return Choice("two rows" if tile <= SHORT else "row", tile, max(tile // 256, 1))
-        return Choice("two rows", tile, tile // 128)
+        if tokens <= SOME_ROWS and tile > SHORT:
+            return Choice("row", tile, tile // 256)
+        columns = 256 if SOME_SHORT < tokens <= SOME_ROWS else 128
+        return Choice("two rows", tile, max(tile // columns, 1))
     if tokens <= FEW_WIDE and width <= WIDEST_COUNTED:
         tile = PART_TILE if tokens <= VERY_FEW_WIDE else 2 * PART_TILE
         return Choice("parts", min(tile, runtime.power_of_2(width)), PART_WARPS)
@@ -56,7 +58,8 @@ def rule(tokens: int, width: int) -> Choice:
 
 def choices(width: int) -> set[Choice]:
     """All that the rule can choose for rows of a width, whatever the number of tokens."""
-    return {rule(tokens, width) for tokens in (1, FEW_WIDE, SOME_WIDE, SOME_ROWS, FEW_ENTRIES + 1)}
+    several = 1, FEW_WIDE, SOME_WIDE, FEW_ENTRIES // max(width, 1) + 1, SOME_ROWS, FEW_ENTRIES + 1
+    return {rule(tokens, width) for tokens in several}
 
 
 def slot_mapping(

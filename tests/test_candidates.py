@@ -252,7 +252,7 @@ def test_a_registered_candidate_is_a_variant_like_others(empty_registry, monkeyp
 
     seen = []
     monkeypatch.setattr(bench, "measure", lambda case: seen.append(case) or [])
-    monkeypatch.setattr(bench.timing, "wake", lambda: None)
+    monkeypatch.setattr(bench.timing, "wake", lambda seconds: None)
     bench.live(suites.SUITES["published"]())
     assert {case.variants[-1] for case in seen} == {f"{FILE}:combine", f"{FILE}:slot_mapping"}
 

@@ -442,7 +442,7 @@ def test_sizes_that_no_int32_holds_are_named():
         slot_mapping.compute_dcp_global_topk_indices_and_lens(*batch.dcp_args(2**31, 0))
 
 
-@pytest.mark.parametrize("width", [1, 64, 128, 300, 512, 1000, 1024, 2048, 8192, 8320, 70_000])
+@pytest.mark.parametrize("width", [0, 1, 64, 128, 300, 512, 1000, 1024, 2048, 8192, 8320, 70_000])
 def test_all_choices_of_a_geometry_are_known_ahead(width):
     """What is compiled at a geometry's first call is all that its later batches can ask for."""
     ahead = own_mapping.choices(width)

@@ -163,7 +163,7 @@ def live(cases: Iterable[Case]) -> list[dict]:
     Registered candidates are measured beside the variants that a case names.
     """
     origin = provenance()
-    timing.wake()
+    timing.wake(0.5)  # someone is waiting
     cases = [
         case._replace(variants=(*case.variants, *variants.registered(case.kernel)))
         for case in cases
