@@ -6,6 +6,8 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from dsv4kernels import own_combine, own_dcp, own_mapping, runtime
+
 POISON = 777_777
 
 
@@ -22,6 +24,16 @@ def poisoned(tokens, width, stride=None):
     """Outputs that hold old values, rows `stride` apart: (indices [T, width], lens [T])."""
     buffer = torch.full((tokens, stride or width), POISON, dtype=torch.int32)
     return buffer[:, :width], torch.full((tokens,), POISON, dtype=torch.int32)
+
+
+def direct_kernels():
+    """The project's own kernels that go past Triton's lookup, by name."""
+    return {
+        name: kernel
+        for module in (own_mapping, own_dcp, own_combine)
+        for name, kernel in vars(module).items()
+        if isinstance(kernel, runtime.Kernel) and kernel.tensors
+    }
 
 
 def int32(values):

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from helpers import direct_kernels
 from triton.runtime.jit import JITFunction
 
-from dsv4kernels import own_combine, own_dcp, own_mapping, presets, runtime, variants
+from dsv4kernels import own_mapping, presets, runtime, variants
 from dsv4kernels.presets import C128A, FLASH_C4A
 from dsv4kernels.variants import differences
 
@@ -78,10 +79,8 @@ def test_the_same_bits_every_time(kernel, variant):
 
 @pytest.mark.parametrize(("kernel", "variant"), [case for case in EVERY if case[1] == "own"])
 def test_past_tritons_lookup_only_where_its_code_is_the_same(kernel, variant, monkeypatch):
-    for module in (own_mapping, own_dcp, own_combine):
-        for own in vars(module).values():
-            if isinstance(own, runtime.Kernel):  # as in a new process
-                monkeypatch.setattr(own, "_met", {})
+    for own in direct_kernels().values():  # as in a new process
+        monkeypatch.setattr(own, "_met", {})
     monkeypatch.setattr(own_mapping, "_compiled", set())
     looked_up = []
     look_up = JITFunction.run
@@ -93,10 +92,9 @@ def test_past_tritons_lookup_only_where_its_code_is_the_same(kernel, variant, mo
         """How often a call of a batch, its outputs `shift` elements off, goes to Triton."""
         wanted = variants.expected(kernel, batch)
         out = tuple(
-            torch.full((tensor.numel() + shift,), 777, dtype=torch.int32, device="cuda")[shift:]
+            tensor.new_full((tensor.numel() + shift,), 777)[shift:].view(tensor.shape)
             for tensor in wanted
         )
-        out = tuple(flat.view(tensor.shape) for flat, tensor in zip(out, wanted, strict=True))
         arguments, before = variants.arguments(kernel, batch), len(looked_up)
         got = variants.caller(kernel, variant)(*arguments, out=out)
         assert differences.first(kernel, arguments, got, wanted) is None

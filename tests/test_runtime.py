@@ -9,12 +9,13 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from helpers import direct_kernels
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import interpreter
 from triton.runtime.jit import create_function_from_signature
 
-from dsv4kernels import combine, own_combine, own_dcp, own_mapping, presets, runtime, slot_mapping
+from dsv4kernels import combine, presets, runtime, slot_mapping
 from dsv4kernels.compiler import jit
 
 
@@ -198,12 +199,7 @@ def test_a_launch_names_its_arguments():
     assert torch.equal(slots, expected)
 
 
-DIRECT = {
-    name: kernel
-    for module in (own_mapping, own_dcp, own_combine)
-    for name, kernel in vars(module).items()
-    if isinstance(kernel, runtime.Kernel) and kernel.tensors
-}
+DIRECT = direct_kernels()
 
 
 def test_every_own_kernel_goes_past_tritons_lookup():

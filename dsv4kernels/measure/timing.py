@@ -151,11 +151,12 @@ def wake(seconds: float = 2.0) -> None:
     With large copies and small launches in turn, as the suites are: the clocks of either alone are
     not those of the other.
     """
-    copy, until = traffic_floor(1 << 26, 1 << 26), time.monotonic() + seconds
+    copy, nothing = traffic_floor(1 << 26, 1 << 26), launch_floor()
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         for _ in range(100):
             copy()
-        measure([launch_floor()], "graph")
+        measure([nothing], "graph")
 
 
 def launch_floor() -> Call:
