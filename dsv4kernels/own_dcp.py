@@ -8,7 +8,7 @@ and nothing that changes from batch to batch is folded into the code.
 import triton.language as tl
 
 from . import runtime
-from .own_mapping import NARROW, reachable_blocks, row_of_table
+from .own_mapping import NARROW, reachable_blocks, row_at, row_of_table
 
 
 def dcp(
@@ -79,7 +79,8 @@ def _map_owned(
     table_row, reach = row_of_table(
         request, valid, block_table, block_table_stride, requests, blocks
     )
-    row, slots_row = topk_indices + token * topk_stride, slots + token * slots_stride
+    row = row_at(topk_indices, token, topk_stride)
+    slots_row = row_at(slots, token, slots_stride)
 
     length = 0
     for first in range(0, width, TILE):

@@ -77,18 +77,18 @@ def slot_mapping(
     """
     slots, lens = outputs
     tokens, width = topk_indices.shape
-    strides = slots.stride(0), topk_indices.stride(0), block_table.stride(0)
+    strides = topk_indices.stride(0), block_table.stride(0), slots.stride(0)
     args = (
-        slots,
-        lens,
         topk_indices,
         token_to_req_indices,
-        block_table,
         is_valid_token,
+        block_table,
+        slots,
+        lens,
         *strides,
-        tokens,
         block_table.size(0),
         reachable_blocks(block_table, block_size),
+        tokens,
         width,
         block_size,
     )
@@ -131,6 +131,17 @@ def reachable_blocks(block_table, block_size) -> int:
 
 
 @runtime.kernel
+def row_at(rows, token, stride):
+    """Where a token's row begins.
+
+    Told that a stride is not negative, the compiler multiplies once where it would three times, and
+    leaves the outputs' addresses until the loads are under way.
+    """
+    tl.assume(stride >= 0)
+    return rows + token * stride
+
+
+@runtime.kernel
 def row_of_table(request, valid, block_table, block_table_stride, requests, blocks):
     """A token's row of the block table, and how many of its blocks exist (0 if it has none)."""
     known = valid & (request.to(tl.uint32, bitcast=True) < requests.to(tl.uint32, bitcast=True))
@@ -154,18 +165,18 @@ def _slot(position, number, block_size: tl.constexpr):
 
 @runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"), tensors=6)
 def _map_row(
-    slots,
-    lens,
     topk_indices,
     token_to_req_indices,
-    block_table,
     is_valid_token,
-    slots_stride,
+    block_table,
+    slots,
+    lens,
     topk_stride,
     block_table_stride,
-    tokens,
+    slots_stride,
     requests,
     blocks,
+    tokens,
     width: tl.constexpr,
     block_size: tl.constexpr,
     TILE: tl.constexpr,
@@ -180,28 +191,28 @@ def _map_row(
     for first in range(0, width, TILE):
         column = first + tl.arange(0, TILE)
         in_row = column < width
-        position = tl.load(topk_indices + token * topk_stride + column, mask=in_row, other=-1)
+        position = tl.load(row_at(topk_indices, token, topk_stride) + column, mask=in_row, other=-1)
         number = _block_number(position, table_row, reach, block_size)
         slot = _slot(position, number, block_size)
-        tl.store(slots + token * slots_stride + column, slot, mask=in_row)
+        tl.store(row_at(slots, token, slots_stride) + column, slot, mask=in_row)
         length += tl.sum((number >= 0).to(tl.int32))
     tl.store(lens + token, length)
 
 
 @runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"), tensors=6)
 def _map_two_rows(
-    slots,
-    lens,
     topk_indices,
     token_to_req_indices,
-    block_table,
     is_valid_token,
-    slots_stride,
+    block_table,
+    slots,
+    lens,
     topk_stride,
     block_table_stride,
-    tokens,
+    slots_stride,
     requests,
     blocks,
+    tokens,
     width: tl.constexpr,
     block_size: tl.constexpr,
     TILE: tl.constexpr,
@@ -218,8 +229,8 @@ def _map_two_rows(
     request2 = tl.load(token_to_req_indices + second)
     valid1 = tl.load(is_valid_token + first)
     valid2 = tl.load(is_valid_token + second)
-    position1 = tl.load(topk_indices + first * topk_stride + column, mask=in_row, other=-1)
-    position2 = tl.load(topk_indices + second * topk_stride + column, mask=in_row, other=-1)
+    position1 = tl.load(row_at(topk_indices, first, topk_stride) + column, mask=in_row, other=-1)
+    position2 = tl.load(row_at(topk_indices, second, topk_stride) + column, mask=in_row, other=-1)
 
     row1, reach1 = row_of_table(request1, valid1, block_table, block_table_stride, requests, blocks)
     row2, reach2 = row_of_table(request2, valid2, block_table, block_table_stride, requests, blocks)
@@ -228,8 +239,8 @@ def _map_two_rows(
     slot1 = _slot(position1, number1, block_size)
     slot2 = _slot(position2, number2, block_size)
     has_second = first < second
-    tl.store(slots + first * slots_stride + column, slot1, mask=in_row)
-    tl.store(slots + second * slots_stride + column, slot2, mask=in_row & has_second)
+    tl.store(row_at(slots, first, slots_stride) + column, slot1, mask=in_row)
+    tl.store(row_at(slots, second, slots_stride) + column, slot2, mask=in_row & has_second)
 
     both = tl.sum((number1 >= 0).to(tl.int32) + ((number2 >= 0).to(tl.int32) << 16))
     tl.store(lens + first, both & 0xFFFF)
@@ -238,18 +249,18 @@ def _map_two_rows(
 
 @runtime.kernel(do_not_specialize=("tokens", "requests", "blocks"), tensors=6)
 def _map_part_of_row(
-    slots,
-    lens,
     topk_indices,
     token_to_req_indices,
-    block_table,
     is_valid_token,
-    slots_stride,
+    block_table,
+    slots,
+    lens,
     topk_stride,
     block_table_stride,
-    tokens,
+    slots_stride,
     requests,
     blocks,
+    tokens,
     width: tl.constexpr,
     block_size: tl.constexpr,
     TILE: tl.constexpr,
@@ -262,14 +273,14 @@ def _map_part_of_row(
     table_row, reach = row_of_table(
         request, valid, block_table, block_table_stride, requests, blocks
     )
-    row = topk_indices + token * topk_stride
+    row = row_at(topk_indices, token, topk_stride)
     if part > 0:
         column = (part - 1) * TILE + tl.arange(0, TILE)
         in_row = column < width
         position = tl.load(row + column, mask=in_row, other=-1)
         number = _block_number(position, table_row, reach, block_size)
         slot = _slot(position, number, block_size)
-        tl.store(slots + token * slots_stride + column, slot, mask=in_row)
+        tl.store(row_at(slots, token, slots_stride) + column, slot, mask=in_row)
     else:
         # An entry counts if its block exists. One look through the table row for null blocks
         # stands in for a look-up of every entry, unless there is one.

@@ -14,7 +14,7 @@ STEPWISE = (*COMBINE[:-1], *steps.STEPS, "own")  # from the published combine to
 # Tiles of the own combine to hold beside its rule's: rows, columns, warps.
 TILES = ((1, 1024, 1), (1, 1024, 2), (2, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4))
 TILES += ((4, 512, 2), (8, 512, 4), (4, 128, 1), (16, 128, 2))
-NARROW_TOKENS = (1, 64, 256, 512, 768, 1024, 2048, 4096, 8192)  # of narrow rows, in that sweep
+NARROW_TOKENS = (1, 64, 128, 256, 512, 768, 1024, 2048, 4096, 8192)  # of narrow rows, in that sweep
 DEVICE = (("graph", "warm"), ("graph", "cold"))  # what a shape is measured under, unless told
 WARM = (("graph", "warm"), ("event", "warm"), ("host", "warm"))
 EVERY = (*WARM, ("graph", "cold"))
@@ -137,10 +137,12 @@ def _rule() -> Iterator[Case]:
         yield Case("rule", "combine", mix_of(requests, each), make, variants, DEVICE[:1])
     for preset, tokens in itertools.product((FLASH_C4A, PRO_C4A), NARROW_TOKENS):
         tile = preset.row_width
+        full = mapping_of(preset, tokens)
+        filling = _bind(lambda p, tokens=tokens: presets.prefill(p, tokens), preset)
         names = [f"{name}={tile}/{warps}" for name in ("row", "two rows") for warps in (2, 4, 8)]
         variants = ("runtime", "constexpr", *names, "own")
-        make = mapping_of(preset, tokens)
-        yield Case("rule", "slot_mapping", "one request", make, variants)
+        yield Case("rule", "slot_mapping", "full rows", full, variants)
+        yield Case("rule", "slot_mapping", "rows of a prefill", filling, variants)
     parts = [f"parts={tile}/{warps}" for tile, warps in ((1024, 4), (2048, 8), (4096, 8))]
     rows = [f"row={tile}/{warps}" for tile, warps in ((1024, 4), (4096, 8), (4096, 16), (8192, 16))]
     for tokens in (1, 8, 32, 64, 128, 256, 512, 2048):
