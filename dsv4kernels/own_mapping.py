@@ -17,11 +17,14 @@ import triton.language as tl
 from . import runtime
 
 # A narrow row fits one tile. With few entries in all rows together a program takes one, on many
-# warps, which ends soonest but asks for more of the GPU. With more rows it takes one longer one or
-# two short ones, 256 columns to a warp, or 128 while short rows are not many yet; with very many
-# two of any length, 128 columns to a warp.
-NARROW, FEW_ENTRIES, MOST_WARPS = 1024, 1 << 18, 8
-SHORT, SOME_SHORT, SOME_ROWS = 512, 1280, 4096
+# warps, which ends soonest but asks for more of the GPU. With more rows it takes two short ones,
+# 128 columns to a warp, or 256 while they are many but not very many.
+NARROW, SHORT = 1024, 512
+FEW_ENTRIES, MOST_WARPS, SOME_SHORT, SOME_ROWS = 1 << 18, 8, 1280, 4096
+# For narrow rows that are not short, what is quickest changes to and fro while each multiprocessor
+# has between one row and ten. As swept: up to so many tokens, one row or two a program, and warps.
+LONGER = (64, "row", 8), (256, "two rows", 8), (512, "row", 4), (832, "two rows", 4)
+LONGER += (1280, "two rows", 8), (SOME_ROWS, "row", 4), (2**31, "two rows", 8)
 # A wide row is one program's loop over tiles. With so few tokens that most of the GPU would idle, a
 # program takes a part of it, longer where tokens are not so very few, and one more program counts
 # it, with all of it at once. With some more tokens a program takes a row in one tile, if it is not
@@ -42,10 +45,12 @@ def rule(tokens: int, width: int) -> Choice:
     """Which kernel takes a batch, from the width of its rows and how few they are."""
     if width <= NARROW:
         tile = runtime.power_of_2(max(width, 128))
+        if tile > SHORT:
+            for most, kernel, warps in LONGER:
+                if tokens <= most:
+                    return Choice(kernel, tile, warps)
         if tokens * width <= FEW_ENTRIES:
             return Choice("row", tile, min(tile // 64, MOST_WARPS))
-        if tokens <= SOME_ROWS and tile > SHORT:
-            return Choice("row", tile, tile // 256)
         columns = 256 if SOME_SHORT < tokens <= SOME_ROWS else 128
         return Choice("two rows", tile, max(tile // columns, 1))
     if tokens <= FEW_WIDE and width <= WIDEST_COUNTED:
@@ -58,7 +63,8 @@ def rule(tokens: int, width: int) -> Choice:
 
 def choices(width: int) -> set[Choice]:
     """All that the rule can choose for rows of a width, whatever the number of tokens."""
-    several = 1, FEW_WIDE, SOME_WIDE, FEW_ENTRIES // max(width, 1) + 1, SOME_ROWS, FEW_ENTRIES + 1
+    several = [1, FEW_WIDE, SOME_WIDE, FEW_ENTRIES // max(width, 1) + 1, SOME_ROWS, FEW_ENTRIES + 1]
+    several += [most for most, *_ in LONGER]
     return {rule(tokens, width) for tokens in several}
 
 

@@ -25,7 +25,8 @@ VARIANTS = (*slot_mapping.VARIANTS, MANY_ROWS)
 def mapped(*args, variant, out=None, function=slot_mapping.compute_global_topk_indices_and_lens):
     if variant != MANY_ROWS:
         return function(*args, variant=variant, out=out)
-    with mock.patch.multiple(own_mapping, FEW_ENTRIES=-1, FEW_WIDE=-1, SOME_WIDE=-1, SOME_ROWS=-1):
+    many = dict.fromkeys(("FEW_ENTRIES", "FEW_WIDE", "SOME_WIDE", "SOME_ROWS"), -1)
+    with mock.patch.multiple(own_mapping, **many, LONGER=own_mapping.LONGER[-1:]):
         return function(*args, out=out)
 
 
