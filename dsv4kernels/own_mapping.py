@@ -22,9 +22,10 @@ from . import runtime
 NARROW, SHORT = 1024, 512
 FEW_ENTRIES, MOST_WARPS, SOME_SHORT, SOME_ROWS = 1 << 18, 8, 1280, 4096
 # For narrow rows that are not short, what is quickest changes to and fro while each multiprocessor
-# has between one row and ten. As swept: up to so many tokens, one row or two a program, and warps.
+# has between one row and ten. As swept: up to so many tokens, one row or two a program, and warps;
+# with more, as short ones.
 LONGER = (64, "row", 8), (384, "two rows", 8), (896, "two rows", 4), (1280, "two rows", 8)
-LONGER += (SOME_ROWS, "row", 4), (2**31, "two rows", 8)
+LONGER += ((SOME_ROWS, "row", 4),)
 # A wide row is one program's loop over tiles. With so few tokens that most of the GPU would idle, a
 # program takes a part of it, longer where tokens are not so very few, and one more program counts
 # it, with all of it at once. With some more tokens a program takes a row in one tile, if it is not

@@ -1,5 +1,6 @@
 """Which shapes are measured: suites of cases, each a batch and the variants compared on it."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -138,7 +139,7 @@ def _rule() -> Iterator[Case]:
     for preset, tokens in itertools.product((FLASH_C4A, PRO_C4A), NARROW_TOKENS):
         tile = preset.row_width
         full = mapping_of(preset, tokens)
-        filling = _bind(lambda p, tokens=tokens: presets.prefill(p, tokens), preset)
+        filling = functools.partial(presets.prefill, preset, tokens)
         names = [f"{name}={tile}/{warps}" for name in ("row", "two rows") for warps in (2, 4, 8)]
         variants = ("runtime", "constexpr", *names, "own")
         yield Case("rule", "slot_mapping", "full rows", full, variants)
