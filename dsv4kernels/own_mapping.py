@@ -10,6 +10,7 @@ is the way in. Which kernel runs, and how, follows from the shape alone by the r
 06 shows the sweep behind them.
 """
 
+import math
 from typing import NamedTuple
 
 import triton.language as tl
@@ -21,11 +22,10 @@ from . import runtime
 # 128 columns to a warp, or 256 while they are many but not very many.
 NARROW, SHORT = 1024, 512
 FEW_ENTRIES, MOST_WARPS, SOME_SHORT, SOME_ROWS = 1 << 18, 8, 1280, 4096
-# For narrow rows that are not short, what is quickest changes to and fro while each multiprocessor
-# has between one row and ten. As swept: up to so many tokens, one row or two a program, and warps;
-# with more, as short ones.
-LONGER = (64, "row", 8), (384, "two rows", 8), (896, "two rows", 4), (1280, "two rows", 8)
-LONGER += ((SOME_ROWS, "row", 4),)
+# For narrow rows that are not short, what is quickest changes to and fro until each multiprocessor
+# has some thirty of them. As swept: up to so many tokens, one row or two a program, and warps.
+LONGER = (64, "row", 8), (192, "two rows", 8), (288, "row", 4), (384, "two rows", 8)
+LONGER += (896, "two rows", 4), (4096, "two rows", 8), (math.inf, "two rows", 4)
 # A wide row is one program's loop over tiles. With so few tokens that most of the GPU would idle, a
 # program takes a part of it, longer where tokens are not so very few, and one more program counts
 # it, with all of it at once. With some more tokens a program takes a row in one tile, if it is not
@@ -47,9 +47,8 @@ def rule(tokens: int, width: int) -> Choice:
     if width <= NARROW:
         tile = runtime.power_of_2(max(width, 128))
         if tile > SHORT:
-            for most, kernel, warps in LONGER:
-                if tokens <= most:
-                    return Choice(kernel, tile, warps)
+            kernel, warps = next(chosen for most, *chosen in LONGER if tokens <= most)
+            return Choice(kernel, tile, warps)
         if tokens * width <= FEW_ENTRIES:
             return Choice("row", tile, min(tile // 64, MOST_WARPS))
         columns = 256 if SOME_SHORT < tokens <= SOME_ROWS else 128

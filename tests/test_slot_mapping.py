@@ -26,7 +26,7 @@ def mapped(*args, variant, out=None, function=slot_mapping.compute_global_topk_i
     if variant != MANY_ROWS:
         return function(*args, variant=variant, out=out)
     many = dict.fromkeys(("FEW_ENTRIES", "FEW_WIDE", "SOME_WIDE", "SOME_ROWS"), -1)
-    with mock.patch.multiple(own_mapping, **many, LONGER=()):
+    with mock.patch.multiple(own_mapping, **many, LONGER=own_mapping.LONGER[-1:]):
         return function(*args, out=out)
 
 

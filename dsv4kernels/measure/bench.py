@@ -124,15 +124,24 @@ def _timed(case, batch, moved, shapes, protocol, cache):
 
 
 def _placed(case, batch, shapes, sets):
-    """Calls of each variant on new copies of the batch, and outputs of their own."""
-    batches = [_copy(batch) for _ in range(sets)]
+    """Calls of each variant on new copies of the batch and new outputs.
+
+    All variants read the same copies and write the same outputs, so that none is better placed.
+    """
+    copies = [_copy(batch) for _ in range(sets)]
+    filled = [tuple(_empty(shape, each) for shape in shapes) for each in copies]
+    placed = [
+        (variants.arguments(case.kernel, each), out)
+        for each, out in zip(copies, filled, strict=True)
+    ]
     return {
-        variant: [
-            _call(case.kernel, variant, variants.arguments(case.kernel, each), shapes)
-            for each in batches
-        ]
+        variant: [_call(case.kernel, variant, args, out) for args, out in placed]
         for variant in case.variants
     }
+
+
+def _empty(shape, batch):
+    return torch.empty(shape, dtype=torch.int32, device=batch.topk_indices.device)
 
 
 def _copy(batch):
@@ -140,13 +149,12 @@ def _copy(batch):
     return Batch(**(vars(batch) | tensors))
 
 
-def _call(kernel, variant, args, shapes):
-    """A call on outputs of its own.
+def _call(kernel, variant, args, out):
+    """A call of a variant that writes to `out`.
 
     After a comma a variant says which part of the call: `prepared`, the launch alone without the
     JIT's work, or `plan only`, the checks and arguments without the launch.
     """
-    out = tuple(torch.empty(shape, dtype=torch.int32, device=args[0].device) for shape in shapes)
     name, _, part = variant.partition(", ")
     if not part:
         function = variants.caller(kernel, name)

@@ -16,6 +16,7 @@ STEPWISE = (*COMBINE[:-1], *steps.STEPS, "own")  # from the published combine to
 TILES = ((1, 1024, 1), (1, 1024, 2), (2, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4))
 TILES += ((4, 512, 2), (8, 512, 4), (4, 128, 1), (16, 128, 2))
 NARROW_TOKENS = (1, 64, 128, 256, 512, 768, 1024, 2048, 4096, 8192)  # of narrow rows, in that sweep
+MANY_TOKENS = (512, 2048, 8192)  # of them, those that are also spread over many requests
 DEVICE = (("graph", "warm"), ("graph", "cold"))  # what a shape is measured under, unless told
 WARM = (("graph", "warm"), ("event", "warm"), ("host", "warm"))
 EVERY = (*WARM, ("graph", "cold"))
@@ -144,6 +145,9 @@ def _rule() -> Iterator[Case]:
         variants = ("runtime", "constexpr", *names, "own")
         yield Case("rule", "slot_mapping", "full rows", full, variants)
         yield Case("rule", "slot_mapping", "rows of a prefill", filling, variants)
+        if tokens in MANY_TOKENS:
+            spread = mapping_of(preset, tokens, 64)
+            yield Case("rule", "slot_mapping", "full rows, 64 requests", spread, variants)
     parts = [f"parts={tile}/{warps}" for tile, warps in ((1024, 4), (2048, 8), (4096, 8))]
     rows = [f"row={tile}/{warps}" for tile, warps in ((1024, 4), (4096, 8), (4096, 16), (8192, 16))]
     for tokens in (1, 8, 32, 64, 128, 256, 512, 2048):
