@@ -109,6 +109,9 @@ def _add_check(commands) -> None:
     parser.add_argument(
         "--most", type=_positive, default=8, metavar="N", help="faults to tell (default: 8)"
     )
+    parser.add_argument(
+        "--seconds", type=_positive, default=60, metavar="S", help="that a trial may take"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU, if there is")
     parser.add_argument("--list", action="store_true", help="show the trials, and run none")
     parser.set_defaults(command=_check)
@@ -134,7 +137,11 @@ def _check(options: argparse.Namespace) -> int:
     print(f"{options.candidate} as {options.kernel}, {where}")
     verdicts, told = [], 0
     for verdict in candidates.check(
-        options.candidate, options.kernel, device=device, safe=options.safe
+        options.candidate,
+        options.kernel,
+        device=device,
+        safe=options.safe,
+        seconds=options.seconds,
     ):
         verdicts.append(verdict)
         if verdict.fault and verdict.fault != candidates.NOT_TRIED and told < options.most:

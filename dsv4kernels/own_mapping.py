@@ -21,7 +21,7 @@ from . import runtime
 # warps, which ends soonest but asks for more of the GPU. With more rows it takes two short ones,
 # 128 columns to a warp, or 256 while they are many but not very many.
 NARROW, SHORT = 1024, 512
-FEW_ENTRIES, MOST_WARPS, SOME_SHORT, SOME_ROWS = 1 << 18, 8, 1280, 4096
+FEW_ENTRIES, MOST_WARPS, SOME_SHORT, SOME_ROWS = 1 << 18, 8, 1024, 4096
 # For narrow rows that are not short, what is quickest changes to and fro until each multiprocessor
 # has some thirty of them. As swept: up to so many tokens, one row or two a program, and warps.
 LONGER = (64, "row", 8), (192, "two rows", 8), (288, "row", 4), (384, "two rows", 8)
@@ -34,8 +34,11 @@ VERY_FEW_WIDE, FEW_WIDE, PART_TILE, PART_WARPS, WIDEST_COUNTED = 16, 32, 2048, 8
 SOME_WIDE, WIDEST_TILE, WIDE_TILE, WIDE_WARPS = 128, 8192, 4096, 16
 
 
+KERNELS = "row", "two rows", "parts"
+
+
 class Choice(NamedTuple):
-    """How rows are mapped: `row` or `two rows` a program, or `parts` of one; columns; warps."""
+    """How rows are mapped: one of `KERNELS`, what a program takes; columns; warps."""
 
     kernel: str
     tile: int

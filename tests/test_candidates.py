@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 from pathlib import Path
 
 import pandas as pd
@@ -110,8 +111,8 @@ def test_other_variants_pass_every_trial_within_the_definition(kernel, variant):
             r"token 0 of request 0, column 1 \(empty\): got -12, expected -1; length: got",
         ),
         (
-            "dcp_owner", "dcp", "Flash C4A, decode; rank 7 of 8, 4 at a time",
-            r"token 0 of request 0, column 0: got \d+, expected \d+",
+            "dcp_owner", "dcp", "block size no power of two; rank 7 of 8, 4 at a time",
+            r"token 0 of request 0, column \d+: got \d+, expected \d+",
         ),
         (
             "dcp_scattered", "dcp", "holes anywhere in a row; rank 7 of 8, 4 at a time",
@@ -129,7 +130,56 @@ def test_other_variants_pass_every_trial_within_the_definition(kernel, variant):
             "sorts_its_input", "slot_mapping", "Flash C4A, decode",
             "wrote to its input topk_indices, or beside it",
         ),
-        ("raises", "slot_mapping", "Flash C4A, decode", "raised RuntimeError: no such"),
+        (
+            "raises", "slot_mapping", "Flash C4A, decode",
+            r"raised RuntimeError: no such \(wrong_candidates.py, line \d+\)$",
+        ),
+        (
+            "exits", "slot_mapping", "Flash C4A, decode",
+            r"raised SystemExit: 0 \(wrong_candidates.py, line \d+\)$",
+        ),
+        (
+            "combine_keeps_tail", "combine", "a batch that just begins: few keys, short windows",
+            r"called with out=, token 0 of request 0, column 1 \(empty\): got 777777, expected -1 ",
+        ),
+        (
+            "combine_end_unsubtracted", "combine",
+            "first query_start_loc not 0, a request without a token, padding",
+            r"token 9 on a padding row, length: got 1, expected 0 \(3 of 12 rows differ\)",
+        ),
+        (
+            "combine_shifts", "combine", "compress_ratio no power of two",
+            r"token 0 of request 0, column 64 \(window part\): .*; length: got 96, expected 88 ",
+        ),
+        (
+            "combine_packs", "combine", "M and N larger than they need be",
+            r"token 0 of request 0, column \d+ \(window part\): got \d+, expected 301 ",
+        ),
+        (
+            "combine_one_round", "combine", "more tokens of a request than it has workers",
+            r"token 130 of request 1, column 0 .*; length: got 0, expected 7 \(43 of 173 rows",
+        ),
+        (
+            "combine_aligned", "combine", "nothing aligned to 16 bytes",
+            "raised RuntimeError: misaligned address",
+        ),
+        (
+            "slot_mapping_one_tile", "slot_mapping", "rows wider than a tile",
+            r"token 0 of request 0, column 1024: .*; length: got 1024, expected 1500 ",
+        ),
+        (
+            "slot_mapping_counts_wide", "slot_mapping", "rows wider than a tile, null blocks",
+            r"token 0 of request 0, length: got 1500, expected \d+ ",
+        ),
+        (
+            "slot_mapping_counts_wide", "slot_mapping",
+            "rows wider than a tile, positions past the table",
+            r"token 0 of request 0, length: got 1500, expected 1497 ",
+        ),
+        (
+            "dcp_of_one_rank", "dcp", "holes anywhere in a row; rank 0 of 1, 1 at a time",
+            r"token 0 of request 0, column \d+: got -1, expected \d+",
+        ),
     ],
 )  # fmt: skip
 def test_each_mistake_is_told_in_words(function, kernel, name, words, deterministic):
@@ -145,6 +195,44 @@ def deterministic():
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.parametrize(
+    ("mistaken", "kernel", "name"),
+    [
+        ("combine_end_unsubtracted", "combine", "first query_start_loc not 0, a request"),
+        ("combine_shifts", "combine", "compress_ratio no power"),
+        ("combine_packs", "combine", "M and N larger"),
+        ("combine_one_round", "combine", "more tokens of a request"),
+        ("combine_aligned", "combine", "nothing aligned"),
+        ("slot_mapping_one_tile", "slot_mapping", "rows wider than a tile"),
+        ("dcp_of_one_rank", "dcp", "holes anywhere in a row; rank 0 of 1"),
+    ],
+)
+def test_a_mistake_that_one_corner_alone_shows(mistaken, kernel, name):
+    """Were the corner left out, the mistake would pass."""
+    function = variants.load(f"{FILE}:{mistaken}")
+    told = [
+        each.name
+        for each in trials.of(kernel)
+        if each.group == "corner" and candidates.fault_of(function, kernel, each.arguments())
+    ]
+    assert len(told) == 1
+    assert told[0].startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant"),
+    [
+        ("dcp", "owm"), ("dcp", "runtime"), ("combine", "my_kernels.py"), ("combine", "workers=x"),
+        ("combine", "own=3"), ("slot_mapping", "runtim"), ("slot_mapping", "rows=8/2"),
+        ("slot_mapping", "row=8"),
+    ],
+)  # fmt: skip
+def test_a_name_of_no_variant_is_no_other_variant(kernel, variant):
+    words = f"'{variant}' is neither a variant of {kernel} (own"
+    with pytest.raises(LessonError, match=re.escape(words)):
+        next(candidates.check(variant, kernel, device="cpu"))
 
 
 def test_other_shapes_are_told():
@@ -192,7 +280,8 @@ def test_a_division_by_0_is_told_though_the_interpreter_would_hide_it():
     verdicts = candidates.check(f"{FILE}:combine_divides", "combine", device="cpu")
     corner = {v.name: v.fault for v in verdicts if v.group == "corner"}
     told = corner.pop("sliding window only, compress_ratio 0")
-    assert told == "raised ZeroDivisionError: divides by 0, which is undefined on a GPU"
+    words = r"raised ZeroDivisionError: divides by 0, which is undefined on a GPU \(.*, line \d+\)"
+    assert re.fullmatch(words, told)
     assert set(corner.values()) == {None}
 
 
@@ -201,11 +290,52 @@ def test_a_candidate_that_hangs_is_ended():
     assert first.fault.startswith("did not end within 0.5 s")
 
 
+def test_one_that_takes_for_ever_to_load_is_told(monkeypatch):
+    monkeypatch.setattr(candidates, "LOADING", 0.0)
+    with pytest.raises(LessonError, match="own is still loading after 0 s"):
+        next(candidates.check("own", "combine", device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (-signal.SIGSEGV, "died (SIGSEGV); an address outside every tensor does this"),
+        (-signal.SIGKILL, "was killed (SIGKILL); the system does this when memory runs out"),
+        (-signal.SIGTERM, "died (SIGTERM)"),
+        (3, "ended its process (exit status 3)"),
+    ],
+)
+def test_how_a_process_ended_in_words(status, words):
+    assert candidates._death(status) == words
+
+
 def test_one_that_ends_the_process_is_tried_three_times():
     verdicts = list(candidates.check(f"{FILE}:dies", "dcp", device="cpu"))
     assert [v.fault.split(";")[0] for v in verdicts[:4]] == ["died (SIGSEGV)"] * 3 + [
         candidates.NOT_TRIED.split(";")[0]
     ]
+
+
+@pytest.mark.parametrize("forgets", ["once called", "without out="])
+def test_a_second_call_has_to_give_the_same(forgets):
+    arguments = trial("combine", "Flash C4A, decode").arguments()
+    called = []
+
+    def combine(*given, out=None):
+        indices, lens = variants.REFERENCE["combine"](*given)
+        called.append(out)
+        if called[:-1] if forgets == "once called" else out is None:
+            lens += 1
+        for mine, whole in zip(out or (), (indices, lens), strict=out is not None):
+            mine.copy_(whole)
+        return out or (indices, lens)
+
+    words = "called again, token 0 of request 0, length: got 641, expected 640 (5 of 5 rows differ)"
+    assert candidates.fault_of(combine, "combine", arguments, again=True) == words
+    called.clear()
+    assert candidates.fault_of(combine, "combine", arguments) is None
+    assert len(called) == 1
+    assert all(len(out) == 2 for out in called)
 
 
 def test_inputs_lie_between_borders_of_likely_values():
@@ -225,6 +355,10 @@ def test_inputs_lie_between_borders_of_likely_values():
     [
         ("no_such_module_here:f", "no_such_module_here cannot be imported: ModuleNotFoundError"),
         ("no/such.py:f", f"no file no/such.py, neither in {Path.cwd()} nor in the repository"),
+        (
+            f"{Path(__file__).with_name('exits_when_imported.py')}:f",
+            "cannot be imported: SystemExit: 3",
+        ),
         (f"{FILE}:combin", "has no function 'combin'; did you mean combine?"),
         ("nonsense:", "neither module:function nor file.py:function"),
     ],
@@ -281,7 +415,7 @@ def test_the_command_says_how_it_went(capsys):
     assert main(["check", f"{FILE}:combine_warm_up", "--kernel", "combine"]) == 1
     said = capsys.readouterr().out
     assert "corner, warm-up: a sequence shorter than its query:\n    token 0 of request 0" in said
-    assert "35 of 36 trials right" in said
+    assert "42 of 43 trials right" in said
     assert "not measured: it is wrong" in said
 
 
@@ -296,6 +430,7 @@ def test_the_command_says_why_the_rest_is_not_tried(capsys):
 def test_the_page_shows_what_the_command_prints(capsys):
     main(["check", f"{FILE}:combine_two", "--kernel", "combine"])
     printed = capsys.readouterr().out.partition("\n")[2]
+    printed = printed.replace(Path(FILE).name, "my_kernels.py")
     assert f"```\n{printed}```\n" in (DOCS / "bring_your_own_kernel.md").read_text()
 
 

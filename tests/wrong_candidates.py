@@ -4,6 +4,7 @@ A mistake is chosen when a function is called, so that each differs from the rig
 """
 
 import functools
+import itertools
 import os
 import signal
 import time
@@ -142,6 +143,74 @@ slot_mapping_reach = functools.partial(slot_mapping, mistake="reach")
 slot_mapping_null_block = functools.partial(slot_mapping, mistake="null block")
 
 
+def combine_keeps_tail(*arguments, out=None):
+    """The caller's outputs keep what stood behind each row's end."""
+    indices, lens = reference.combine_topk_swa_indices(*arguments)
+    if out is None:
+        return indices, lens
+    written = torch.arange(indices.shape[1]) < lens.cpu()[:, None]
+    out[0].copy_(torch.where(written.to(indices.device), indices, out[0]))
+    out[1].copy_(lens)
+    return out
+
+
+def combine_end_unsubtracted(topk_indices, query_start_loc, *others):
+    """Rows after the last request are told by an end that counts from elsewhere."""
+    indices, lens = reference.combine_topk_swa_indices(topk_indices, query_start_loc, *others)
+    first, last = int(query_start_loc[0]), int(query_start_loc[-1])
+    lens[last - first : last] += 1
+    return indices, lens
+
+
+def combine_shifts(*arguments):
+    """Divides by the power of two below compress_ratio."""
+    *common, ratio, topk, M, N = arguments
+    power = 1 << ratio.bit_length() - 1 if ratio else 0
+    return reference.combine_topk_swa_indices(*common, power, topk, M, N)
+
+
+def combine_packs(*arguments):
+    """Takes sliding-window keys to lie at the workspace's end."""
+    *common, M, N = arguments
+    gather_lens = common[3]
+    packed = M - int(gather_lens.max()) if len(gather_lens) else N
+    return reference.combine_topk_swa_indices(*common, M, packed)
+
+
+def combine_one_round(*arguments):
+    """A worker takes one row of a request and no more."""
+    indices, lens = reference.combine_topk_swa_indices(*arguments)
+    start = arguments[1].tolist()
+    for begin, end in itertools.pairwise(start):
+        late = slice(min(begin + 128, end) - start[0], end - start[0])
+        indices[late], lens[late] = -1, 0
+    return indices, lens
+
+
+def combine_aligned(*arguments):
+    """Reads 16 bytes at a time, from addresses that allow it."""
+    if arguments[0].data_ptr() % 16:
+        raise RuntimeError("misaligned address")
+    return reference.combine_topk_swa_indices(*arguments)
+
+
+def slot_mapping_one_tile(*arguments):
+    """What a row holds beyond 1,024 columns is left out."""
+    slots, lens = reference.compute_global_topk_indices_and_lens(*arguments)
+    lens -= (slots[:, 1024:] >= 0).sum(1).int()
+    slots[:, 1024:] = -1
+    return slots, lens
+
+
+def slot_mapping_counts_wide(*arguments):
+    """Of rows wider than a tile every position counts, whether its block exists or not."""
+    slots, lens = reference.compute_global_topk_indices_and_lens(*arguments)
+    positions, valid = arguments[0], arguments[4]
+    if positions.shape[1] > 1024:
+        lens = ((positions >= 0).sum(1) * valid).int()
+    return slots, lens
+
+
 def dcp(*arguments):
     """A right DCP map, in PyTorch."""
     return reference.compute_dcp_global_topk_indices_and_lens(*arguments)
@@ -150,6 +219,13 @@ def dcp(*arguments):
 def dcp_owner(*arguments):
     """Every position is an interleave of its own."""
     return dcp(*arguments[:7], 1)
+
+
+def dcp_of_one_rank(*arguments):
+    """One rank owns all, so nothing is moved to the front."""
+    if arguments[5] > 1:
+        return dcp(*arguments)
+    return reference.compute_global_topk_indices_and_lens(*arguments[:5])
 
 
 def dcp_scattered(*arguments):
@@ -187,6 +263,11 @@ def sorts_its_input(topk_indices, *others):
 def raises(*_):
     """An error of the candidate's own."""
     raise RuntimeError("no such\nkernel")
+
+
+def exits(*_):
+    """Leaves the process as if all were done."""
+    raise SystemExit(0)
 
 
 def hangs(*_):

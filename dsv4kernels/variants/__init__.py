@@ -33,6 +33,13 @@ REFERENCE = {
     "dcp": reference.compute_dcp_global_topk_indices_and_lens,
 }
 
+# The built-in variants that are no other shape of another.
+BUILT_IN = {
+    "slot_mapping": slot_mapping.VARIANTS,
+    "combine": ("own", "workers=128", "workers=256", *steps.STEPS),
+    "dcp": ("own",),
+}
+
 _registered: dict[str, list[str]] = {kernel: [] for kernel in REFERENCE}
 
 
@@ -57,26 +64,46 @@ def caller(kernel: str, variant: str) -> Callable[..., tuple]:
     slot mapping.
 
     A candidate without an argument `out` allocates its outputs in every call, measured or not.
+
+    Raises:
+        LessonError: no such variant, or a candidate that cannot be loaded.
     """
     if variant in _registered[kernel]:
         return _with_out(load(variant))
+    try:
+        return _built_in(kernel, variant)
+    except (ValueError, TypeError):
+        named = ", ".join(BUILT_IN[kernel])
+        raise LessonError(
+            f"{variant!r} is neither a variant of {kernel} ({named}) nor module:function"
+        ) from None
+
+
+def _built_in(kernel, variant):
+    """The call of a built-in variant; ValueError or TypeError if its name says none."""
     name, _, shape = variant.partition("=")
-    if kernel == "dcp":
+    if kernel == "dcp" and variant == "own":
         return slot_mapping.compute_dcp_global_topk_indices_and_lens
-    if kernel == "slot_mapping" and not shape:
+    if kernel == "dcp":
+        raise ValueError(variant)
+    if kernel == "slot_mapping" and variant in slot_mapping.VARIANTS:
         mapped = slot_mapping.compute_global_topk_indices_and_lens
         return lambda *args, out=None: mapped(*args, variant=name, out=out)
     if kernel == "slot_mapping":
+        if name not in own_mapping.KERNELS:
+            raise ValueError(variant)
         choice = own_mapping.Choice(name, *map(int, shape.split("/")))
         own, planned = own_mapping.slot_mapping, slot_mapping.plan
         return _launching(planned, lambda outputs, *args: own(outputs, *args, choice))
-    if name in steps.STEPS:
+    if variant in steps.STEPS:
         return lambda *args, out=None: _run(*steps.plan(name, *args, out=out))
     if name == "tile":
         tile = own_combine.Tile(*map(int, shape.replace("x", "/").split("/")))
         own, planned = own_combine.combine, combine.plan
         return _launching(planned, lambda outputs, *args: own(outputs, *args, tile))
-    workers = None if name == "own" else int(shape)
+    if variant != "own" and name != "workers":
+        raise ValueError(variant)
+    workers = None if variant == "own" else int(shape)
     combined = combine.combine_topk_swa_indices
     return lambda *args, out=None: combined(*args, num_workers=workers, out=out)
 
@@ -167,7 +194,7 @@ def load(specification: str) -> Callable:
                 module = _import(where)
     except LessonError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise LessonError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
     function = functools.reduce(lambda o, part: getattr(o, part, None), name.split("."), module)
     if not callable(function):
@@ -191,12 +218,21 @@ def _import(where):
     return module
 
 
+def takes_out(function: Callable) -> bool:
+    """Whether a function has an argument `out` for the caller's outputs."""
+    try:
+        return "out" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
 def _with_out(function):
     """The function, callable with `out=` whether or not it takes it."""
-    try:
-        takes = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        takes = {}
-    if "out" in takes or any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+    if takes_out(function):
         return function
-    return lambda *args, out=None: function(*args)
+
+    @functools.wraps(function)  # so that `takes_out` still sees that it does not
+    def call(*args, out=None):
+        return function(*args)
+
+    return call

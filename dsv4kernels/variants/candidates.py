@@ -1,32 +1,38 @@
 """Check a candidate: run anyone's callable through all trials, and say in words where it differs.
 
-Its outputs must have the right types and shapes, equal the reference to the bit, and on a GPU come
-out the same when called again; its inputs must stay as they were. Inputs lie in larger buffers full
-of likely values, so that reading beside a tensor shows. A candidate runs in a process of its own: a
-wrong address can end a process, or make a GPU useless to it.
+Its outputs must have the right types and shapes and equal the reference to the bit, in the caller's
+own where it takes `out=`, and come out the same when called again. Its inputs must stay as they
+were; they lie in larger buffers full of likely values, so that reading beside a tensor shows. A
+candidate runs in a process of its own: a wrong address can end a process, or make a GPU useless to
+it.
 """
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 import torch
+import triton
 
 from .. import runtime, variants
 from ..measure import bench, suites
 from ..parameters import LessonError
 from . import differences, trials
 
-SECONDS = 120.0  # that one trial may take, compilation included
+SECONDS, LOADING = 60.0, 120.0  # that one trial may take, compilation included; and loading
 DEATHS = 3  # of the process, after which the rest is not tried
 BORDER, NEARBY = 64, 1  # elements around an input, and what they hold
+POISON = 777_777  # what a caller's outputs hold beforehand
 NOT_TRIED = f"not tried: the process was lost {DEATHS} times"
 GPU_TOKENS = 2048  # of the larger batches on a GPU
 
@@ -91,6 +97,8 @@ def _in_a_process(specification, kernel, device, numbers, seconds) -> Iterator[s
     )
     there.close()
     try:
+        if not here.poll(LOADING):
+            raise LessonError(f"{specification} is still loading after {LOADING:g} s")
         error = here.recv()
         if error:
             raise LessonError(error)
@@ -103,13 +111,23 @@ def _in_a_process(specification, kernel, device, numbers, seconds) -> Iterator[s
             if fault.endswith(_GONE):
                 return
     except EOFError:
-        code = process.wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        yield f"died ({how}); an address outside every tensor does this{_GONE}"
+        yield _death(process.wait()) + _GONE
     finally:
         process.kill()
         process.wait()
         here.close()
+
+
+def _death(status):
+    """What a process died of, in words, from its exit status."""
+    if status >= 0:
+        return f"ended its process (exit status {status})"
+    died = signal.Signals(-status)
+    if died == signal.SIGKILL:
+        return "was killed (SIGKILL); the system does this when memory runs out"
+    if died in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+        return f"died ({died.name}); an address outside every tensor does this"
+    return f"died ({died.name})"
 
 
 def _child(connection, specification, kernel, device, *numbers):
@@ -129,35 +147,48 @@ def _child(connection, specification, kernel, device, *numbers):
     named = trials.of(kernel, _tokens(device))
     for number in map(int, numbers):
         try:
-            fault = fault_of(function, kernel, named[number].arguments(), device)
+            group, _, draw = named[number]
+            fault = fault_of(function, kernel, draw(), device, again=group == "batch")
         except torch.AcceleratorError as error:
-            connection.send(f"raised {_in_a_line(error)}{_GONE}")
+            connection.send(_raised(error) + _GONE)
             return
         connection.send(fault or "")
 
 
-def fault_of(function, kernel: str, arguments: tuple, device: str = "cpu") -> str | None:
-    """What is wrong with one call of a function, in a sentence; None if all is right.
+def fault_of(
+    function, kernel: str, arguments: tuple, device: str = "cpu", *, again: bool = False
+) -> str | None:
+    """What is wrong with a call of a function, in a sentence; None if all is right.
 
     Args:
-        function: takes the kernel's positional arguments.
+        function: takes the kernel's positional arguments; where it takes `out=`, that is given it.
         kernel: `slot_mapping`, `combine` or `dcp`.
         arguments: of the call, on the CPU.
         device: where to call it.
+        again: call it a second time, without `out=`; on a GPU that is always done.
     """
     wanted = [tensor.to(device) for tensor in variants.REFERENCE[kernel](*arguments)]
     placed, buffers = zip(*(_placed(value, device) for value in arguments), strict=True)
     before = [None if buffer is None else buffer.clone() for buffer in buffers]
+    again |= device == "cuda"
     try:
-        got = _called(function, placed, device)
-        fault = differences.first(kernel, arguments, got, wanted)
-        if fault is None and device == "cuda":
-            again = differences.first(kernel, arguments, _called(function, placed, device), wanted)
-            fault = again and f"called again, {again}"
+        fault = None
+        if variants.takes_out(function):
+            out = tuple(torch.full_like(tensor, POISON) for tensor in wanted)
+            for got in (_called(function, placed, device, out=out), out):
+                fault = fault or differences.first(kernel, arguments, got, wanted)
+            fault = fault and f"called with out=, {fault}"
+        else:
+            got = _called(function, placed, device)
+            fault = differences.first(kernel, arguments, got, wanted)
+        if fault is None and again:
+            got = _called(function, placed, device)
+            fault = differences.first(kernel, arguments, got, wanted)
+            fault = fault and f"called again, {fault}"
     except torch.AcceleratorError:
         raise  # the GPU is of no more use to this process
-    except Exception as error:
-        return f"raised {_in_a_line(runtime.raised(error))}"
+    except (Exception, SystemExit) as error:
+        return _raised(error)
     for value, buffer, old in zip(placed, buffers, before, strict=True):
         if buffer is not None and not torch.equal(buffer, old):
             name = _NAMES[kernel][next(i for i, other in enumerate(placed) if other is value)]
@@ -171,30 +202,47 @@ _NAMES = {
 }
 
 
-def _called(function, arguments, device):
+def _called(function, arguments, device, **out):
     if device == "cuda":
-        got = function(*arguments)
+        got = function(*arguments, **out)
         torch.cuda.synchronize()
         return got
     with runtime.interpreting():
-        return function(*arguments)
+        return function(*arguments, **out)
 
 
 def _placed(value, device):
-    """A tensor of the same values and strides inside a larger buffer, and that buffer."""
+    """A tensor of the same values, strides and alignment inside a larger buffer, and that buffer.
+
+    Aligned as a view of the trial's own buffer is: by its storage offset.
+    """
     if not isinstance(value, torch.Tensor):
         return value, None
     span = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) + 1
     span = span if value.numel() else 0
-    buffer = torch.full((span + 2 * BORDER,), NEARBY, device=device).to(value.dtype)
-    view = buffer.as_strided(value.shape, value.stride(), BORDER)
+    first = BORDER + value.storage_offset() % BORDER
+    buffer = torch.full((first + span + BORDER,), NEARBY, device=device).to(value.dtype)
+    view = buffer.as_strided(value.shape, value.stride(), first)
     view.copy_(value)
     return view, buffer
 
 
-def _in_a_line(error):
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+def _raised(error):
+    """An exception in a line, with the line of the candidate's own code that it came from."""
+    cause = runtime.raised(error)
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    words = f"raised {type(cause).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+    frames = traceback.extract_tb(error.__traceback__) + traceback.extract_tb(cause.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
+    if own:
+        words += f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+    if "active driver" in words:
+        words += "; an autotuned kernel needs a GPU to be defined"
+    return words
+
+
+# Where code lies that is not a candidate's.
+_OTHERS = (*(str(Path(m.__file__).parent) for m in (torch, triton, runtime, functools)), "<")
 
 
 def compare(specification: str, kernel: str) -> pd.DataFrame:

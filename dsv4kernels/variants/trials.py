@@ -16,6 +16,8 @@ from ..presets import C128A, FLASH_C4A, PRESETS, SWA_ONLY, Batch
 
 SPLITS = ((1, 0, 1), (4, 1, 1), (3, 2, 2), (8, 7, 4))  # DCP ranks: world size, rank, interleave
 SMALL = FLASH_C4A.replace(topk=72, row_width=88, window_size=24, block_size=16)
+WIDE = SMALL.replace(topk=1500, row_width=1500)  # beyond a tile of 1,024, and no multiple of it
+TINY = SMALL.replace(topk=4, row_width=4, window_size=3)
 
 Make = Callable[[], Batch | tuple]
 
@@ -48,15 +50,16 @@ def of(kernel: str, tokens: int = 24) -> list[Trial]:
         return [
             Trial(group, name, _bind(make, Batch.slot_mapping_args)) for group, name, make in drawn
         ]
-    return [  # the splits in turn
+    turn = cycle(SPLITS)
+    return [
         Trial(
             group,
             f"{name}; rank {rank} of {world}, {interleave} at a time",
             _bind_dcp(make, world, rank, interleave),
         )
-        for (group, name, make), (world, rank, interleave) in zip(
-            drawn, cycle(SPLITS), strict=False
-        )
+        for group, name, make in drawn
+        # The corners with every split, the others with each in turn.
+        for world, rank, interleave in (SPLITS if group == "corner" else [next(turn)])
     ]
 
 
@@ -80,6 +83,19 @@ def _draw(preset, *args, **options) -> Make:
     return lambda: presets.batch(preset, *args, **options, device="cpu")
 
 
+def _unaligned(*args):
+    """A batch whose tensors begin an element into their storage, with rows an odd stride apart."""
+    batch = presets.batch(*args, row_stride=91, table_stride=31, device="cpu")
+    return Batch(**{name: _moved(value) for name, value in vars(batch).items()})
+
+
+def _moved(value):
+    if not isinstance(value, torch.Tensor):
+        return value
+    storage = value.new_zeros(value.untyped_storage().nbytes() // value.element_size() + 1)
+    return storage.as_strided(value.shape, value.stride(), 1).copy_(value)
+
+
 _CORNERS: dict[str, Make] = {
     "topk below the row's width, no power of two": _draw(SMALL, [9, 5], [400, 70]),
     "one column, window of one": _draw(
@@ -96,8 +112,11 @@ _CORNERS: dict[str, Make] = {
         SMALL, [0, 4, 0, 0, 3, 0], [50, 90, 8, 8, 300, 7]
     ),
     "more requests than a program looks through at once": _draw(
-        SMALL.replace(topk=4, row_width=4, window_size=3), [0] * 125 + [1] * 6, [30] * 131
+        TINY, [0] * 125 + [1] * 6, [30] * 131
     ),
+    "more tokens of a request than it has workers": _draw(TINY, [2, 171], [30, 300]),
+    "rows wider than a tile": _draw(WIDE, [2, 1], [6400, 900]),
+    "nothing aligned to 16 bytes": lambda: _unaligned(SMALL, [9, 5], [400, 70]),
     "a batch that just begins: few keys, short windows": _draw(SMALL, [7], [7]),
     "no tokens": _draw(SMALL, [0, 0], [40, 9]),
     "tokens, but no request": _draw(SMALL, [], padding=3),
@@ -110,8 +129,9 @@ def _combine_with(**changes) -> Make:
 
     def make():
         batch = presets.batch(SMALL, [5, 4], [120, 60], device="cpu")
-        ints = {n: torch.tensor(v, dtype=torch.int32) for n, v in changes.items()}
-        return Batch(**(vars(batch) | ints))
+        lists = {n: v for n, v in changes.items() if isinstance(v, list)}
+        ints = {n: torch.tensor(v, dtype=torch.int32) for n, v in lists.items()}
+        return Batch(**(vars(batch) | changes | ints))
 
     return make
 
@@ -119,6 +139,12 @@ def _combine_with(**changes) -> Make:
 _COMBINE = {
     "corner": {
         "first query_start_loc not 0": _draw(SMALL, [5, 4], [120, 60], first_query_start=700),
+        "first query_start_loc not 0, a request without a token, padding": _draw(
+            SMALL, [5, 0, 4], [120, 9, 60], first_query_start=700, padding=3
+        ),
+        "compress_ratio no power of two": _draw(SMALL.replace(compress_ratio=3), [9, 5], [200, 70]),
+        "M and N larger than they need be": _combine_with(M=1000, N=301),
+        "holes anywhere in a row": _draw(SMALL, [9, 5], [400, 400], holes=0.3),
         "warm-up: a sequence shorter than its query": _draw(SMALL, [6, 4], [2, 30]),
         "sliding window only, compress_ratio 0": _draw(
             SWA_ONLY.replace(compress_ratio=0, window_size=24), [5, 4], [120, 60]
@@ -137,11 +163,13 @@ _COMBINE = {
 }
 
 
-def _mapping_with(positions=None, requests=None, table=None, valid=None) -> Make:
+def _mapping_with(
+    positions=None, requests=None, table=None, valid=None, preset=SMALL, context=400
+) -> Make:
     """A small slot mapping of two requests; what is given takes the place of what is drawn."""
 
     def make():
-        batch = presets.batch(SMALL, [3, 3], [400, 400], device="cpu")
+        batch = presets.batch(preset, [3, 3], [context, context], device="cpu")
         if positions is not None:
             batch.topk_indices[:, : len(positions)] = torch.tensor(positions, dtype=torch.int32)
         if requests is not None:
@@ -184,6 +212,12 @@ _MAPPING = {
         "positions just past the table": _mapping_with(positions=[5, 111, 112, 99]),
         "positions far past the table": _mapping_with(positions=[5, 1 << 20, 2**31 - 1]),
         "null blocks": _mapping_with(positions=[0, 20, 40, 60], table=[3, -1, -(2**31), 4]),
+        "rows wider than a tile, null blocks": _mapping_with(
+            table=[3, -1, -(2**31), 4], preset=WIDE, context=6400
+        ),
+        "rows wider than a tile, positions past the table": _mapping_with(
+            positions=[5, 1600, 1 << 20, 2**31 - 1], preset=WIDE, context=6400
+        ),
     },
 }
 
