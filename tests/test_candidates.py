@@ -52,7 +52,7 @@ def test_the_own_kernels_pass_every_trial_and_are_safe(kernel):
     [
         ("slot_mapping", "runtime"),
         ("slot_mapping", "constexpr"),
-        ("slot_mapping", "row=128/1"),
+        ("slot_mapping", "row=512/1"),
         ("combine", "workers=3"),
         ("combine", "one pass"),
         ("combine", "by rows"),
@@ -63,6 +63,8 @@ def test_the_own_kernels_pass_every_trial_and_are_safe(kernel):
 def test_other_variants_pass_every_trial_within_the_definition(kernel, variant):
     function = variants.caller(kernel, variant)
     for each in trials.of(kernel):
+        if variant == "one pass" and each.name.startswith("more requests than"):
+            continue  # looks no request up, and interprets 256 programs for each
         if each.group != "safety":
             assert candidates.fault_of(function, kernel, each.arguments(), DEVICE) is None, (
                 each.name
@@ -232,7 +234,12 @@ def test_a_mistake_that_one_corner_alone_shows(mistaken, kernel, name):
 def test_a_name_of_no_variant_is_no_other_variant(kernel, variant):
     words = f"'{variant}' is neither a variant of {kernel} (own"
     with pytest.raises(LessonError, match=re.escape(words)):
-        next(candidates.check(variant, kernel, device="cpu"))
+        variants.caller(kernel, variant)
+
+
+def test_a_misspelt_variant_is_not_checked():
+    with pytest.raises(LessonError, match=re.escape("'owm' is neither a variant of dcp (own)")):
+        next(candidates.check("owm", "dcp", device="cpu"))
 
 
 def test_other_shapes_are_told():

@@ -352,7 +352,7 @@ def test_steps_are_in_their_order_and_relative_to_a_copy():
     figure = beyond.steps({"recorded, a card": STEPS}, "title", "origin")
     (axes,) = figure.axes
     names = [tick.get_text() for tick in axes.get_xticklabels()]
-    assert names == ["workers=128", "own", "mine.py:f"]
+    assert names == ["workers=\n128", "own", "mine.py:f"]
     assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[4.0, 1.0, 0.9]] * 2
     twice = pd.concat([STEPS, STEPS])
     for panels in ({}, {"x": twice}, {"x": STEPS.assign(cache=["warm", "cold"] * 3)}):

@@ -1,5 +1,6 @@
 """Figures of lesson 06: what each change of a kernel brings, and the sweep behind the rules."""
 
+import re
 import textwrap
 from collections.abc import Mapping
 
@@ -68,7 +69,10 @@ def steps(panels: Mapping[str, pd.DataFrame], title: str, origin: str):
                       fontsize=8, color="#555555")  # fmt: skip
         axes.set_yscale("log", base=2)
         plain_numbers(axes.yaxis)
-        names = [textwrap.fill(variant.replace("/", "/ "), 14) for variant in order]
+        names = [
+            textwrap.fill(re.sub("([/=])", r"\1 ", variant), 9, break_long_words=False)
+            for variant in order
+        ]
         axes.set_xticks(range(len(order)), names, fontsize=8)
         axes.set_ymargin(0.12)
         axes.set_title(
