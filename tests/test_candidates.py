@@ -57,14 +57,14 @@ def test_the_own_kernels_pass_every_trial_and_are_safe(kernel):
         ("combine", "one pass"),
         ("combine", "by rows"),
         ("combine", "by columns"),
-        ("combine", "tile=8x128/1"),
+        ("combine", "tile=8x512/1"),
     ],
 )
 def test_other_variants_pass_every_trial_within_the_definition(kernel, variant):
     function = variants.caller(kernel, variant)
     for each in trials.of(kernel):
-        if variant == "one pass" and each.name.startswith("more requests than"):
-            continue  # looks no request up, and interprets 256 programs for each
+        if variant == "one pass" and each.name.startswith(("more requests than", "Pro", "C128A")):
+            continue  # it interprets 256 programs for each request
         if each.group != "safety":
             assert candidates.fault_of(function, kernel, each.arguments(), DEVICE) is None, (
                 each.name
@@ -283,15 +283,6 @@ def test_a_process_lost_to_a_wrong_address_is_told_and_the_rest_goes_on():
     assert by_name["edges of blocks"] is None
 
 
-def test_a_division_by_0_is_told_though_the_interpreter_would_hide_it():
-    verdicts = candidates.check(f"{FILE}:combine_divides", "combine", device="cpu")
-    corner = {v.name: v.fault for v in verdicts if v.group == "corner"}
-    told = corner.pop("sliding window only, compress_ratio 0")
-    words = r"raised ZeroDivisionError: divides by 0, which is undefined on a GPU \(.*, line \d+\)"
-    assert re.fullmatch(words, told)
-    assert set(corner.values()) == {None}
-
-
 def test_a_candidate_that_hangs_is_ended():
     first = next(candidates.check(f"{FILE}:hangs", "combine", device="cpu", seconds=0.5))
     assert first.fault.startswith("did not end within 0.5 s")
@@ -314,13 +305,6 @@ def test_one_that_takes_for_ever_to_load_is_told(monkeypatch):
 )
 def test_how_a_process_ended_in_words(status, words):
     assert candidates._death(status) == words
-
-
-def test_one_that_ends_the_process_is_tried_three_times():
-    verdicts = list(candidates.check(f"{FILE}:dies", "dcp", device="cpu"))
-    assert [v.fault.split(";")[0] for v in verdicts[:4]] == ["died (SIGSEGV)"] * 3 + [
-        candidates.NOT_TRIED.split(";")[0]
-    ]
 
 
 @pytest.mark.parametrize("forgets", ["once called", "without out="])
@@ -418,24 +402,18 @@ def test_a_wrong_registration_is_named(empty_registry, monkeypatch, value, words
 
 
 @no_gpu
-def test_the_command_says_how_it_went(capsys):
-    assert main(["check", f"{FILE}:combine_warm_up", "--kernel", "combine"]) == 1
-    said = capsys.readouterr().out
-    assert "corner, warm-up: a sequence shorter than its query:\n    token 0 of request 0" in said
-    assert "42 of 43 trials right" in said
-    assert "not measured: it is wrong" in said
-
-
-@no_gpu
-def test_the_command_says_why_the_rest_is_not_tried(capsys):
+def test_one_that_ends_the_process_is_tried_three_times(capsys):
     assert main(["check", f"{FILE}:dies", "--kernel", "dcp"]) == 1
-    last = capsys.readouterr().out.splitlines()[-2]
+    said = capsys.readouterr().out
+    assert said.count("died (SIGSEGV); an address outside every tensor does this") == 3
+    last = said.splitlines()[-2]
     assert re.fullmatch(r"0 of \d+ trials right, \d+ not tried: the process was lost 3 times", last)
 
 
 @no_gpu
 def test_the_page_shows_what_the_command_prints(capsys):
-    main(["check", f"{FILE}:combine_two", "--kernel", "combine"])
+    """Two mistakes: a length below 0, and a division by 0 that the interpreter would hide."""
+    assert main(["check", f"{FILE}:combine_two", "--kernel", "combine"]) == 1
     printed = capsys.readouterr().out.partition("\n")[2]
     printed = printed.replace(Path(FILE).name, "my_kernels.py")
     assert f"```\n{printed}```\n" in (DOCS / "bring_your_own_kernel.md").read_text()

@@ -42,7 +42,7 @@ def _row_of_combine(
             seen = tl.maximum(seen, 0)
         swa_len = tl.minimum(seen, window_size)
         topk_len = seen * 0
-        if topk > 0 or (MISTAKE == "divides" or MISTAKE == "two"):
+        if topk > 0 or MISTAKE == "two":
             topk_len = tl.minimum(seen // compress_ratio, topk)
             if MISTAKE == "ratio":
                 topk_len = tl.minimum((seen - 1) // compress_ratio, topk)
@@ -87,7 +87,6 @@ combine_tail = functools.partial(combine, mistake="tail")
 combine_first_start = functools.partial(combine, mistake="first start")
 combine_ratio = functools.partial(combine, mistake="ratio")
 combine_warm_up = functools.partial(combine, mistake="warm-up")
-combine_divides = functools.partial(combine, mistake="divides")
 combine_two = functools.partial(combine, mistake="two")  # of them at once: warm-up and divides
 
 
