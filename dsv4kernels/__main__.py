@@ -110,7 +110,7 @@ def _add_check(commands) -> None:
         "--most", type=_positive, default=8, metavar="N", help="faults to tell (default: 8)"
     )
     parser.add_argument(
-        "--seconds", type=_positive, default=60, metavar="S", help="that a trial may take"
+        "--seconds", type=_positive, metavar="S", help="that a trial may take (default: a minute)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU, if there is")
     parser.add_argument("--list", action="store_true", help="show the trials, and run none")
@@ -141,7 +141,7 @@ def _check(options: argparse.Namespace) -> int:
         options.kernel,
         device=device,
         safe=options.safe,
-        seconds=options.seconds,
+        seconds=options.seconds or candidates.SECONDS,
     ):
         verdicts.append(verdict)
         if verdict.fault and verdict.fault != candidates.NOT_TRIED and told < options.most:

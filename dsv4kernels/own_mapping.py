@@ -50,8 +50,9 @@ def rule(tokens: int, width: int) -> Choice:
     if width <= NARROW:
         tile = runtime.power_of_2(max(width, 128))
         if tile > SHORT:
-            kernel, warps = next(chosen for most, *chosen in LONGER if tokens <= most)
-            return Choice(kernel, tile, warps)
+            for most, kernel, warps in LONGER:  # a generator would cost a call half a microsecond
+                if tokens <= most:
+                    return Choice(kernel, tile, warps)
         if tokens * width <= FEW_ENTRIES:
             return Choice("row", tile, min(tile // 64, MOST_WARPS))
         columns = 256 if SOME_SHORT < tokens <= SOME_ROWS else 128

@@ -25,11 +25,6 @@ from dsv4kernels.measure import bench, records  # noqa: E402
 from dsv4kernels.variants import candidates, trials  # noqa: E402
 
 TOOLS = ("memcheck", "initcheck", "racecheck", "synccheck")
-VARIANTS = {
-    "slot_mapping": ("own", "runtime", "constexpr"),
-    "dcp": ("own",),
-    "combine": ("own", "workers=128", "workers=256", "one pass", "by rows", "by columns"),
-}
 WRONG = f"{Path(__file__).with_name('wrong_candidates.py')}:slot_mapping_stale"
 COLUMNS = ("tool", "what", "launches", "errors", *bench.ORIGIN)
 
@@ -47,7 +42,7 @@ def child(what: str) -> None:
         call(*arguments)
         print("launched:1", flush=True)
         return
-    for kernel, names in VARIANTS.items():
+    for kernel, names in variants.BUILT_IN.items():
         for name in names:
             function = variants.caller(kernel, name)
             for trial in trials.of(kernel):

@@ -69,8 +69,7 @@ def measure(case: Case) -> Iterator[dict]:
     for protocol, cache in case.protocols:
         under = facts | {"protocol": protocol, "cache": cache}
         try:
-            shapes = [tensor.shape for tensor in wanted]
-            rows = _timed(case, batch, moved, shapes, protocol, cache)
+            rows = _timed(case, batch, moved, wanted, protocol, cache)
             yield from (under | row for row in rows)
         except timing.SkippedError as reason:
             yield from (under | {"variant": v, "skipped": str(reason)} for v in case.variants)
@@ -81,7 +80,7 @@ def _verify(case, batch, wanted):
     """Raise unless every variant gives the wanted outputs."""
     args = variants.arguments(case.kernel, batch)
     for variant in dict.fromkeys(variant.split(", ")[0] for variant in case.variants):
-        out = tuple(torch.full_like(tensor, 777_777) for tensor in wanted)
+        out = differences.poisoned(wanted)
         got = variants.caller(case.kernel, variant)(*args, out=out)
         where = differences.first(case.kernel, args, got, wanted)
         if where:
@@ -91,11 +90,11 @@ def _verify(case, batch, wanted):
         del out, got
 
 
-def _timed(case, batch, moved, shapes, protocol, cache):
+def _timed(case, batch, moved, wanted, protocol, cache):
     sets = 1 if cache == "warm" else timing.rotation(moved.total)
     # Where buffers lie moves a warm device time by some percent: several places, all kept alive.
     places = PLACEMENTS if (protocol, cache) == ("graph", "warm") else 1
-    placed = [_placed(case, batch, shapes, sets) for _ in range(places)]
+    placed = [_placed(case, batch, wanted, sets) for _ in range(places)]
     comparator, *candidates = case.variants
     befores, timings, noises = zip(
         *(
@@ -123,25 +122,20 @@ def _timed(case, batch, moved, shapes, protocol, cache):
         }
 
 
-def _placed(case, batch, shapes, sets):
+def _placed(case, batch, wanted, sets):
     """Calls of each variant on new copies of the batch and new outputs.
 
     All variants read the same copies and write the same outputs, so that none is better placed.
     """
     copies = [_copy(batch) for _ in range(sets)]
-    filled = [tuple(_empty(shape, each) for shape in shapes) for each in copies]
     placed = [
-        (variants.arguments(case.kernel, each), out)
-        for each, out in zip(copies, filled, strict=True)
+        (variants.arguments(case.kernel, each), tuple(map(torch.empty_like, wanted)))
+        for each in copies
     ]
     return {
         variant: [_call(case.kernel, variant, args, out) for args, out in placed]
         for variant in case.variants
     }
-
-
-def _empty(shape, batch):
-    return torch.empty(shape, dtype=torch.int32, device=batch.topk_indices.device)
 
 
 def _copy(batch):

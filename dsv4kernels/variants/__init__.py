@@ -82,10 +82,10 @@ def caller(kernel: str, variant: str) -> Callable[..., tuple]:
 def _built_in(kernel, variant):
     """The call of a built-in variant; ValueError or TypeError if its name says none."""
     name, _, shape = variant.partition("=")
-    if kernel == "dcp" and variant == "own":
-        return slot_mapping.compute_dcp_global_topk_indices_and_lens
     if kernel == "dcp":
-        raise ValueError(variant)
+        if variant != "own":
+            raise ValueError(variant)
+        return slot_mapping.compute_dcp_global_topk_indices_and_lens
     if kernel == "slot_mapping" and variant in slot_mapping.VARIANTS:
         mapped = slot_mapping.compute_global_topk_indices_and_lens
         return lambda *args, out=None: mapped(*args, variant=name, out=out)

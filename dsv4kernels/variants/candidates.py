@@ -32,7 +32,6 @@ from . import differences, trials
 SECONDS, LOADING = 60.0, 120.0  # that one trial may take, compilation included; and loading
 DEATHS = 3  # of the process, after which the rest is not tried
 BORDER, NEARBY = 64, 1  # elements around an input, and what they hold
-POISON = 777_777  # what a caller's outputs hold beforehand
 NOT_TRIED = f"not tried: the process was lost {DEATHS} times"
 GPU_TOKENS = 2048  # of the larger batches on a GPU
 
@@ -170,21 +169,13 @@ def fault_of(
     wanted = [tensor.to(device) for tensor in variants.REFERENCE[kernel](*arguments)]
     placed, buffers = zip(*(_placed(value, device) for value in arguments), strict=True)
     before = [None if buffer is None else buffer.clone() for buffer in buffers]
-    again |= device == "cuda"
+    fault = None
     try:
-        fault = None
-        if variants.takes_out(function):
-            out = tuple(torch.full_like(tensor, POISON) for tensor in wanted)
-            for got in (_called(function, placed, device, out=out), out):
-                fault = fault or differences.first(kernel, arguments, got, wanted)
-            fault = fault and f"called with out=, {fault}"
-        else:
-            got = _called(function, placed, device)
-            fault = differences.first(kernel, arguments, got, wanted)
-        if fault is None and again:
-            got = _called(function, placed, device)
-            fault = differences.first(kernel, arguments, got, wanted)
-            fault = fault and f"called again, {fault}"
+        for how, call in _calls(function, placed, device, wanted, again or device == "cuda"):
+            where = differences.first(kernel, arguments, call(), wanted)
+            if where:
+                fault = how + where
+                break
     except torch.AcceleratorError:
         raise  # the GPU is of no more use to this process
     except (Exception, SystemExit) as error:
@@ -200,6 +191,19 @@ _NAMES = {
     kernel: function.__code__.co_varnames[: function.__code__.co_argcount]
     for kernel, function in variants.REFERENCE.items()
 }
+
+
+def _calls(function, arguments, device, wanted, again):
+    """How a function is called, in words, and a call of it for what that gives, one by one."""
+    plain = functools.partial(_called, function, arguments, device)
+    if variants.takes_out(function):
+        out = differences.poisoned(wanted)
+        yield "called with out=, ", functools.partial(plain, out=out)
+        yield "called with out=, ", lambda: out
+    else:
+        yield "", plain
+    if again:
+        yield "called again, ", plain
 
 
 def _called(function, arguments, device, **out):

@@ -129,9 +129,11 @@ def _combine_with(**changes) -> Make:
 
     def make():
         batch = presets.batch(SMALL, [5, 4], [120, 60], device="cpu")
-        lists = {n: v for n, v in changes.items() if isinstance(v, list)}
-        ints = {n: torch.tensor(v, dtype=torch.int32) for n, v in lists.items()}
-        return Batch(**(vars(batch) | changes | ints))
+        changed = {
+            name: torch.tensor(value, dtype=torch.int32) if isinstance(value, list) else value
+            for name, value in changes.items()
+        }
+        return Batch(**(vars(batch) | changed))
 
     return make
 
